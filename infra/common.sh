@@ -27,7 +27,7 @@ identify() {
   local error caller
   error=$work/error
   caller=$(aws sts get-caller-identity --query Arn --output text 2>"$error") ||
-    fail "AWS does not take these credentials: $(tail -n 1 "$error")" 'log in (aws sso login, AWS_PROFILE, …), and see that aws sts get-caller-identity works'
+    fail "AWS refused these credentials: $(tail -n 1 "$error")" 'log in (aws sso login, AWS_PROFILE, …), and check them with aws sts get-caller-identity'
   # shellcheck disable=SC2034 # the scripts use them
   IFS=: read -r _ partition _ _ account _ <<<"$caller"
 }
@@ -38,7 +38,7 @@ stack_state() {
   if answer=$(aws cloudformation describe-stacks --stack-name "$1" --query 'Stacks[0].StackStatus' --output text 2>&1); then
     printf '%s' "$answer"
   elif [[ $answer != *"does not exist"* ]]; then
-    fail "the stack $1 cannot be read: $(tail -n 1 <<<"$answer")"
+    fail "cannot read stack $1: $(tail -n 1 <<<"$answer")"
   fi
 }
 
@@ -46,7 +46,7 @@ stack_state() {
 output() {
   local value
   value=$(aws cloudformation describe-stacks --stack-name "$1" --query "(Stacks[0].Outputs || \`[]\`)[?OutputKey=='$2'].OutputValue" --output text)
-  [ -n "$value" ] || fail "the stack $1 has no output $2" 'it was not deployed from this release: make deploy'
+  [ -n "$value" ] || fail "stack $1 has no output $2" 'it was deployed from another release; run make deploy'
   printf '%s' "$value"
 }
 
@@ -75,14 +75,14 @@ delete_stack() {
   say "stack $1: deleting"
   aws cloudformation delete-stack --stack-name "$1"
   aws cloudformation wait stack-delete-complete --stack-name "$1" ||
-    fail "the stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; what is gone is not asked for twice'
+    fail "stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; it skips what is already deleted'
 }
 
 # copies STACK: the repositories of the images that COPY_IMAGES=yes copied, one per line.
 copies() {
   local names
   names=$(aws ecr describe-repositories --output text --query "repositories[?starts_with(repositoryName, '$1/copies/')].[repositoryName]") ||
-    fail "the repositories of ECR cannot be listed" 'it takes ecr:DescribeRepositories'
+    fail "cannot list the repositories of ECR" 'allow ecr:DescribeRepositories'
   printf '%s' "$names"
 }
 
@@ -94,7 +94,7 @@ secret_value() {
   local error
   if ! error=$(aws secretsmanager get-secret-value --secret-id "$1" --query SecretString --output text 2>&1 >"$2"); then
     [[ $error == *ResourceNotFoundException* ]] && return 1
-    fail "the secret $1 cannot be read: $(tail -n 1 <<<"$error")" \
+    fail "cannot read secret $1: $(tail -n 1 <<<"$error")" \
       "if it is marked for deletion: aws secretsmanager restore-secret --secret-id $1"
   fi
 }

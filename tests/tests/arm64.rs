@@ -14,7 +14,7 @@ const AARCH64: u8 = 183;
 const GLIBC: (u32, u32) = (2, 34);
 
 #[tokio::test]
-async fn functions_for_arm64_ask_for_no_newer_glibc_than_lambda_has_and_one_answers() -> Result<()> {
+async fn arm64_functions_fit_the_glibc_of_lambda_and_one_answers() -> Result<()> {
     for folder in fs::read_dir(root().join("target/lambda-arm64"))? {
         let bootstrap = folder?.path().join("bootstrap");
         let program = fs::read(&bootstrap).with_context(|| bootstrap.display().to_string())?;

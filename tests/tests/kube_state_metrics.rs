@@ -73,7 +73,7 @@ fn each_kind_has_its_metrics() -> Result<()> {
 }
 
 #[test]
-fn rules_have_the_operators_names_and_read_what_is_told() -> Result<()> {
+fn rules_have_the_names_of_pko_and_read_existing_metrics() -> Result<()> {
     let rules: Value = serde_saphyr::from_str(RULES)?;
     let rules = rules["groups"][0]["rules"].as_array().context("rules")?;
     let names: BTreeSet<_> = rules.iter().filter_map(|rule| rule["record"].as_str()).collect();

@@ -119,7 +119,7 @@ fn a_namespace_of_the_guide_has_the_bindings_that_it_does_not_leave_out() -> Res
 }
 
 #[test]
-fn other_values_start_the_chart_s_forwarder_anew_and_its_pod_can_be_added_to() -> Result<()> {
+fn chart_values_restart_the_forwarder_and_extend_its_pod() -> Result<()> {
     let pod = |more: &[&str]| -> Result<Value> {
         Ok(objects(&charted(more)?)?.remove(&deployment()).context("a Deployment")?["spec"]["template"].take())
     };
@@ -155,7 +155,7 @@ fn the_chart_says_what_is_missing_or_wrong() -> Result<()> {
 
 /// Pulumi's program has its own copies as texts, because none of its resources reads a file and fills in values.
 #[test]
-fn the_bootstrap_has_what_the_one_file_and_the_bindings_of_a_namespace_have() -> Result<()> {
+fn bootstrap_equals_the_one_file_and_the_namespace_bindings() -> Result<()> {
     let read = |path: &str| fs::read_to_string(project().join(path)).with_context(|| path.to_owned());
     let program: Value = serde_saphyr::from_str(&read("infra/bootstrap/Pulumi.yaml")?)?;
     let text = |resource: &str, settings: &[(&str, &str)]| {
@@ -197,7 +197,7 @@ fn the_chart_has_this_version() -> Result<()> {
 
 /// The policies of the guide admit what they are written for.
 #[test]
-fn the_guide_s_policies_are_about_the_forwarder_and_the_ports_that_it_posts_to() -> Result<()> {
+fn network_policies_of_the_guide_select_the_forwarder_and_its_ports() -> Result<()> {
     let objects = objects(&format!("{}\n---\n{}", kustomized(false)?, block("NetworkPolicy")?))?;
     let policy = |name: &str| &objects[&format!("networking.k8s.io/v1 NetworkPolicy {name}")]["spec"];
     let (ours, theirs) = (policy(&format!("{SYSTEM}/{FORWARDER}")), policy("flux-system/driftless-events"));

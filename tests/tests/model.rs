@@ -31,7 +31,7 @@ fn limit_of_runs_is_kept_and_every_slot_is_released() {
 }
 
 #[test]
-fn deleted_stack_goes_after_its_destroy() {
+fn deleted_stack_is_removed_after_its_destroy() {
     assert_holds(Case::Finalize, NONE);
 }
 

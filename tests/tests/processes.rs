@@ -18,7 +18,7 @@ use rustix::process::Pid;
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_part_that_ends_by_itself_is_named_with_its_status_and_last_words() -> Result<()> {
+async fn process_that_ends_by_itself_is_named_with_its_last_output() -> Result<()> {
     let dirs = fresh("ends")?;
     let supervisor = Supervisor::default();
     let mut part = command(&dirs, "sh");
@@ -42,7 +42,7 @@ async fn stopping_asks_first_and_leaves_no_descendant_in_whatever_group() -> Res
 }
 
 #[tokio::test]
-async fn what_a_killed_world_has_left_is_ended_by_the_next_one() -> Result<()> {
+async fn next_world_ends_the_processes_of_a_killed_one() -> Result<()> {
     let dirs = fresh("leftovers")?;
     let mut process = None;
     let descendant = start_with_descendant(&dirs, |part| {
@@ -58,7 +58,7 @@ async fn what_a_killed_world_has_left_is_ended_by_the_next_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stranger_with_a_recorded_process_id_is_spared() -> Result<()> {
+async fn foreign_process_with_a_recorded_id_is_spared() -> Result<()> {
     let dirs = fresh("stranger")?;
     let mut stranger = command(&dirs, "sleep").arg("60").current_dir("/").kill_on_drop(true).spawn()?;
     let pid = stranger.id().context("it runs")?;
@@ -78,7 +78,7 @@ async fn one_folder_has_one_world() -> Result<()> {
 }
 
 #[tokio::test]
-async fn task_gets_its_keys_at_the_address_of_ecs_and_its_run_from_s3_of_its_region() -> Result<()> {
+async fn task_uses_ecs_credentials_and_the_s3_of_its_region() -> Result<()> {
     let dirs = fresh("fargate")?;
     let tls = Certificates::create(&dirs, &dirs.create("tls")?).await?;
     let [authority, hosts] = ["authority.pem", "hosts"].map(|name| dirs.root().join(name));

@@ -47,7 +47,7 @@ pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         // A tree exists if its manifest does: a crash here leaves a pack, which expires by itself.
         ports.objects.delete(&folder.manifest()).await?;
         ports.objects.delete(&folder.pack()).await?;
-        tracing::info!(tree = %folder, "deleted a tree that nothing names");
+        tracing::info!(tree = %folder, "deleted an unused tree");
         deleted += 1;
     }
     if deleted == trees.len() && !is_used {

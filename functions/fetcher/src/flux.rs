@@ -123,7 +123,8 @@ fn place_of(settings: &Settings, key: &ObjectKey, url: &str) -> Result<Place, Re
     let namespace = &key.namespace;
     let foreign = || {
         wrong(format!(
-            "not the status.artifact.url of a Flux source of the namespace {namespace:?}, which is http://HOST/KIND/{namespace}/NAME/FILE"
+            "expected the status.artifact.url of a Flux source in namespace {namespace:?}, such as \
+             http://HOST/KIND/{namespace}/NAME/FILE"
         ))
     };
     let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
@@ -172,12 +173,17 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
     // Characters without a special meaning in a URL and a path, so that a server cannot read an encoded slash or a query.
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~+:@=,".contains(&c);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
-        return Err(wrong("status.artifact.path", path, format!("an artifact of this object is a file in {own}")));
+        return Err(wrong("status.artifact.path", path, format!("the path of an artifact of this object begins with {own}")));
     }
-    let place = Place::of_url(url, path)
-        .ok_or_else(|| wrong("status.artifact.url", url, "not http://HOST/PATH with the artifact's path".into()))?;
+    let place = Place::of_url(url, path).ok_or_else(|| {
+        wrong("status.artifact.url", url, "expected http://HOST/PATH with the path of status.artifact.path".into())
+    })?;
     if !place.is_among(&settings.services) {
-        return Err(wrong("status.artifact.url", url, format!("artifacts may come from {}", settings.services.join(", "))));
+        return Err(wrong(
+            "status.artifact.url",
+            url,
+            format!("host not in ArtifactServices, which lists {}", settings.services.join(", ")),
+        ));
     }
     Ok(place)
 }
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_lies_where_source_controller_puts_this_objects() {
+    fn artifact_path_is_that_of_its_own_object() {
         assert_eq!(check(PATH, URL).unwrap().path(), PATH);
         for path in [
             "gitrepository/other/shop/abc.tar.gz",
@@ -243,7 +249,7 @@ mod tests {
             "",
         ] {
             let url = format!("http://source-controller.flux-system.svc.cluster.local./{path}");
-            assert!(check(path, &url).unwrap_err().contains("is a file in gitrepository/team/shop/"), "{path}");
+            assert!(check(path, &url).unwrap_err().contains("begins with gitrepository/team/shop/"), "{path}");
         }
     }
 
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_comes_from_an_allowed_host_and_from_nowhere_else() {
+    fn artifact_is_fetched_only_from_allowed_hosts() {
         assert!(check(PATH, &format!("http://archives.example.com:8080/{PATH}")).is_ok());
         for host in [
             "http://169.254.169.254",
@@ -282,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_fluxs_or_one_that_the_installation_lists() {
+    fn source_kind_is_of_flux_or_listed_in_source_kinds() {
         let host = "http://source-controller.flux-system.svc";
         let check = |api_version, kind: &str| {
             let path = format!("{}/team/shop/f", kind.to_lowercase());
@@ -292,13 +298,13 @@ mod tests {
         assert!(check("source.toolkit.fluxcd.io/v1beta2", "GitRepository").is_ok());
         assert!(check("example.com/v1", "Widget").is_ok());
         let index = check("source.toolkit.fluxcd.io/v1", "HelmRepository").unwrap_err();
-        assert!(index.ends_with("it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository"), "{index}");
+        assert!(index.ends_with("; name a HelmChart, a GitRepository or an OCIRepository"), "{index}");
         let other = check("evil.example.com/v1", "GitRepository").unwrap_err();
-        assert!(other.contains("list evil.example.com/GitRepository in SourceKinds"), "{other}");
+        assert!(other.contains("add evil.example.com/GitRepository to SourceKinds"), "{other}");
     }
 
     #[test]
-    fn a_workspace_gets_artifacts_of_its_own_namespace_and_of_no_other() {
+    fn workspace_artifact_is_of_its_own_namespace() {
         let [cluster, api_version, kind] = ["c", "auto.pulumi.com/v1alpha1", "Workspace"].map(String::from);
         let key = ObjectKey { cluster, api_version, kind, namespace: "team".into(), name: "w".into() };
         let settings = Settings { source_kinds: vec!["example.com/Widget".into()], ..settings() };

@@ -52,8 +52,8 @@ async fn read<O: Objects>(parameter: &'static str, arn: &str, open: impl FnOnce(
     let wrong = |why: String| Error::new(parameter, arn, why);
     let (bucket, key) = object(arn).ok_or_else(|| wrong("it is not the ARN of an object in S3".into()))?;
     let content = open(bucket.into()).get(key).await.map_err(|error| wrong(error.to_string()))?;
-    let content = content.ok_or_else(|| wrong("there is no such object".into()))?;
-    String::from_utf8(content).map_err(|_| wrong("it is not text".into()))
+    let content = content.ok_or_else(|| wrong("object not found".into()))?;
+    String::from_utf8(content).map_err(|_| wrong("it is not UTF-8 text".into()))
 }
 
 /// The bucket and the key of an object's ARN, `arn:<partition>:s3:::<bucket>/<key>`.
@@ -70,7 +70,7 @@ fn check(pem: &str) -> Result<(), String> {
             certificate.map_err(|error| error.to_string()).and_then(|one| roots.add(one).map_err(|error| error.to_string()));
         added.map_err(|why| format!("certificate {count} is not valid PEM of an X.509 certificate: {why}"))?;
     }
-    if count == 0 { Err("it has no certificate in PEM".into()) } else { Ok(()) }
+    if count == 0 { Err("it contains no PEM certificate".into()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn bundle_without_valid_certificates_is_refused() {
         for (pem, words) in [
-            ("", "it has no certificate in PEM"),
-            ("github.com ssh-ed25519 AAAA", "it has no certificate in PEM"),
+            ("", "it contains no PEM certificate"),
+            ("github.com ssh-ed25519 AAAA", "it contains no PEM certificate"),
             ("-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n", "certificate 1 is not valid PEM"),
             ("-----BEGIN CERTIFICATE-----\nYQ==\n", "certificate 1 is not valid PEM"),
         ] {
@@ -104,7 +104,7 @@ mod tests {
     async fn error_names_the_parameter_and_the_remedy() {
         let open = |_| World::new(1, Faults::NONE);
         let error = ca_certificates(Some("arn:aws:s3:::b/ca.pem".into()), open).await.unwrap_err().to_string();
-        let words = "GitCaCertificates is \"arn:aws:s3:::b/ca.pem\": there is no such object; no git source is fetched; deploy \
+        let words = "GitCaCertificates is \"arn:aws:s3:::b/ca.pem\": object not found; no git source is fetched; deploy \
                      with PARAMETERS=GitCaCertificates=@FILE";
         assert_eq!(error, words);
         let error = known_hosts(Some("github.com ssh-ed25519 A".into()), open).await.unwrap_err().to_string();

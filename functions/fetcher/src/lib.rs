@@ -100,7 +100,7 @@ pub enum Refusal {
         why: String,
     },
     /// A kind whose artifact is no project.
-    #[error("an artifact of {kind} of {group:?} is not used{}", kind_remedy(.group, .kind))]
+    #[error("kind {kind} of {group:?} is not supported as a source{}", kind_remedy(.group, .kind))]
     Kind {
         /// The API group.
         group: String,
@@ -127,10 +127,10 @@ pub enum Refusal {
     #[error(transparent)]
     Mismatch(#[from] DigestMismatch),
     /// The artifact was replaced or deleted.
-    #[error("the artifact is not there any more; the source will name a newer one")]
+    #[error("artifact no longer exists; wait for the next artifact of the source")]
     Gone,
     /// The same for the artifact of a Workspace.
-    #[error("spec.flux.url is {url:?}, where nothing is any more; write the url and the digest that the source has now")]
+    #[error("spec.flux.url is {url:?}, which no longer exists; set url and digest to those of the current status.artifact")]
     Outdated {
         /// `spec.flux.url`
         url: String,
@@ -200,9 +200,9 @@ impl Refusal {
 /// The remedy for a kind that is not used.
 fn kind_remedy(group: &str, kind: &str) -> String {
     if kind == "HelmRepository" {
-        return ": it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository".into();
+        return "; name a HelmChart, a GitRepository or an OCIRepository".into();
     }
-    format!("; name an object of Flux, or have the installation list {group}/{kind} in SourceKinds and allow it to be read")
+    format!("; name a source of Flux, or add {group}/{kind} to SourceKinds and grant the right to read it")
 }
 
 /// The parameter to raise for content that exceeds a limit, as the end of a message.
@@ -250,14 +250,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
 pub fn failed(request: &FetchRequest, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.
-        tracing::warn!(source = %request.source, %error, "nothing is done: an object cannot be read");
+        tracing::warn!(source = %request.source, %error, "fetch skipped: cannot read an object");
         metrics::count_one(Metric::UnreadableObjects, "fetcher", &request.source.cluster, &request.source, now);
         return Ok(());
     }
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(source = %request.source, %error, "not answered; whoever wants it asks again");
+    tracing::warn!(source = %request.source, %error, "fetch failed; the objects that need the source request it again");
     metrics::count_one(Metric::TransientFailures, "fetcher", &request.source.cluster, &request.source, now);
     Ok(())
 }
@@ -273,7 +273,7 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     if request.collect {
         // The sweep requests it again the next day, and a failed message would block fetches of the source until then.
         if let Err(error) = collect::collect(ports, settings, source, now).await {
-            tracing::error!(%source, %error, "trees that nobody needs are left");
+            tracing::error!(%source, %error, "cannot delete unused trees; retried within a day");
         }
         return Ok(());
     }

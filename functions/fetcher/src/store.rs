@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pack_is_in_the_order_of_paths_whatever_the_order_of_the_files() {
+    fn pack_is_ordered_by_path() {
         let (sorted, unsorted) = (World::new(0, Faults::NONE), World::new(0, Faults::NONE));
         assert_eq!(stored(&sorted, &[("a-b", b"1"), ("a/b", b"22"), ("b", b"")]), Some(true));
         assert_eq!(stored(&unsorted, &[("b", b""), ("a/b", b"22"), ("a-b", b"1")]), Some(true));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_or_a_lost_answer_leaves_no_manifest_without_its_pack_and_another_try_completes_it() {
+    fn crash_leaves_no_manifest_without_pack_and_retry_completes_it() {
         let files: &[(&str, &[u8])] = &[("b", b"2"), ("a", b"1")];
         for calls in 0..3 {
             let world = World::new(0, Faults::NONE);

@@ -168,7 +168,7 @@ fn quiet() -> World {
 }
 
 #[test]
-fn an_old_tree_that_nothing_names_goes_and_with_the_last_one_all_that_is_known_of_its_source() {
+fn unused_old_tree_is_deleted_and_with_the_last_the_fetch_record() {
     let world = quiet();
     let trees = ["a", "b", "c"].map(|name| format!("sha256:{name}"));
     for digest in &trees {
@@ -191,7 +191,7 @@ fn an_old_tree_that_nothing_names_goes_and_with_the_last_one_all_that_is_known_o
 }
 
 #[test]
-fn a_tree_that_an_update_names_stays_whatever_its_age() {
+fn tree_named_by_an_update_is_kept_at_any_age() {
     for (namespace, complete) in [("team", false), ("team", true), (SYSTEM, false)] {
         let world = quiet();
         store(&world, &repository(), "sha256:a");
@@ -205,7 +205,7 @@ fn a_tree_that_an_update_names_stays_whatever_its_age() {
 }
 
 #[test]
-fn a_stack_keeps_what_its_source_offers_and_the_tree_that_was_asked_for_last() {
+fn current_and_last_requested_tree_of_a_stack_are_kept() {
     let world = quiet();
     let offered = offer(&world, &archive("offered"), "f");
     for digest in [&offered, "sha256:b", "sha256:c"] {
@@ -224,7 +224,7 @@ fn a_stack_keeps_what_its_source_offers_and_the_tree_that_was_asked_for_last() {
 }
 
 #[test]
-fn what_git_offers_a_stack_is_what_the_fetcher_wrote_down() {
+fn git_revision_of_a_stack_is_the_recorded_fetch() {
     let world = quiet();
     let git = key("pulumi.com/v1", "Stack", "s");
     insert_stack(&world, json!({ "projectRepo": "https://example.com/r", "branch": "main" }));
@@ -244,7 +244,7 @@ fn what_git_offers_a_stack_is_what_the_fetcher_wrote_down() {
 }
 
 #[test]
-fn source_that_can_be_fetched_again_has_no_terminal_failure_wherever_the_fetch_crashes() {
+fn crashed_fetch_leaves_no_terminal_failure_for_a_good_source() {
     for calls in 0.. {
         let (world, content) = (quiet(), archive("x"));
         let digest = offer(&world, &content, "f");
@@ -268,7 +268,7 @@ fn source_that_can_be_fetched_again_has_no_terminal_failure_wherever_the_fetch_c
 }
 
 #[test]
-fn a_tree_that_is_asked_for_is_made_young_without_being_fetched() {
+fn requested_stored_tree_is_renewed_without_a_fetch() {
     let world = quiet();
     let digest = offer(&world, &archive("x"), "f");
     store(&world, &repository(), &digest);
@@ -286,7 +286,7 @@ fn a_tree_that_is_asked_for_is_made_young_without_being_fetched() {
 }
 
 #[test]
-fn a_deletion_that_crashes_anywhere_is_ended_by_the_next() {
+fn next_collection_completes_a_crashed_one() {
     for calls in 0.. {
         let world = quiet();
         store(&world, &repository(), "sha256:a");
@@ -308,7 +308,7 @@ fn a_deletion_that_crashes_anywhere_is_ended_by_the_next() {
 }
 
 #[test]
-fn a_pack_without_a_manifest_goes_after_a_day() {
+fn pack_without_a_manifest_is_deleted_after_a_day() {
     let world = quiet();
     put(&world, &format!("{}pack", keys::tree(&repository(), "sha256:a")), vec![1]);
     insert_stack(&world, of_flux());
@@ -333,7 +333,7 @@ fn a_tree_without_its_pack_is_stored_anew() {
 }
 
 #[test]
-fn a_collection_that_fails_holds_up_no_fetch() {
+fn failed_collection_blocks_no_fetch() {
     let world = quiet();
     store(&world, &repository(), "sha256:a");
     world.advance(DAY * 40);
@@ -344,7 +344,7 @@ fn a_collection_that_fails_holds_up_no_fetch() {
 }
 
 #[test]
-fn what_was_superseded_meanwhile_is_read_again_once() {
+fn superseded_artifact_is_read_again_once() {
     let world = quiet();
     let newer = archive("newer");
     offer(&world, &archive("older"), "older");
@@ -359,7 +359,7 @@ fn what_was_superseded_meanwhile_is_read_again_once() {
 }
 
 #[test]
-fn what_is_gone_and_not_superseded_is_a_failure_that_passes() {
+fn deleted_artifact_is_a_transient_failure() {
     let world = quiet();
     let digest = offer(&world, &archive("x"), "f");
     ask_of(&world, &nothing_served(), &repository(), false).unwrap().unwrap();
@@ -404,7 +404,7 @@ fn the_artifact_that_a_workspace_names_is_stored_for_it() {
 
     let zeros = format!("sha256:{}", "0".repeat(64));
     for (file, digest, words, terminal) in [
-        ("gone", digest.as_str(), "where nothing is any more; write the url and the digest", false),
+        ("gone", digest.as_str(), "which no longer exists; set url and digest", false),
         ("f", &zeros, "does not match its digest", false),
         ("f", "sha256:zz", "spec.flux.digest is \"sha256:zz\": ", true),
     ] {
@@ -424,7 +424,7 @@ fn the_artifact_that_a_workspace_names_is_stored_for_it() {
 }
 
 #[test]
-fn a_workspace_keeps_what_it_names_and_nothing_when_it_is_gone() {
+fn trees_of_a_workspace_are_kept_until_it_is_deleted() {
     let world = quiet();
     for digest in ["sha256:a", "sha256:b", "sha256:c"] {
         store(&world, &workspace(), digest);

@@ -185,7 +185,7 @@ impl Transport {
                 Err(Failed::Refused(refusal)) => return Err(refusal),
                 Err(Failed::Passing(why)) => match pauses.next() {
                     Some(pause) => {
-                        tracing::info!(path = place.path, why, "getting the artifact again");
+                        tracing::info!(path = place.path, why, "retrying the download of an artifact");
                         sleep(pause).await;
                     }
                     None => return Err(Refusal::Unreachable(why)),
@@ -212,7 +212,7 @@ impl Transport {
 impl Artifacts for Transport {
     async fn get(&self, place: &Place, download: &mut Download) -> Result<(), Refusal> {
         let Ok(ended) = timeout(self.within, self.tries(place, download)).await else {
-            return Err(Refusal::Unreachable(format!("it was not there after {} s", self.within.as_secs_f32())));
+            return Err(Refusal::Unreachable(format!("timed out after {}s", self.within.as_secs_f32())));
         };
         ended
     }
@@ -225,10 +225,9 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
         return Err(Refusal::Artifact {
             field: "status.artifact.url",
             value: format!("http://{host}:{port}/{path}"),
-            why:
-                "only a Service of the cluster is reached through its API server: http://SERVICE.NAMESPACE.svc…/PATH; for other \
-                  hosts set ArtifactTransport to direct"
-                    .into(),
+            why: "the API server only reaches Services of the cluster, http://SERVICE.NAMESPACE.svc…/PATH; for other hosts set \
+                 ArtifactTransport to direct"
+                .into(),
         });
     };
     Ok(format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}"))
@@ -243,7 +242,7 @@ fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     let url: reqwest::Url = text.parse().map_err(|error| wrong(words(&error)))?;
     let address = url.host_str().and_then(|host| host.parse().ok());
     match address.and_then(|address| refused(address, true)) {
-        Some(what) => Err(wrong(format!("{what} is never connected to"))),
+        Some(what) => Err(wrong(format!("{what} is not allowed"))),
         None => Ok(url),
     }
 }
@@ -370,14 +369,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_is_had_from_its_own_host() {
+    async fn archive_is_downloaded_directly_from_its_host() {
         let (address, asked) = serve(&[(StatusCode::OK, CONTENT)]).await;
         assert_eq!(fetch(&direct(), &address.to_string()).await.unwrap(), CONTENT);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
-    async fn a_cause_that_passes_is_tried_again_from_the_beginning_and_not_for_ever() {
+    async fn transient_download_error_restarts_the_download_within_a_limit() {
         const AWAY: (StatusCode, &[u8]) = (StatusCode::SERVICE_UNAVAILABLE, b"");
         let (address, asked) = serve(&[AWAY, (StatusCode::TOO_MANY_REQUESTS, b""), (StatusCode::OK, CONTENT)]).await;
         assert_eq!(fetch(&direct(), &address.to_string()).await.unwrap(), CONTENT);
@@ -389,13 +388,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_try_would_not_change_is_tried_once() {
+    async fn permanent_download_error_is_not_retried() {
         for (answer, words) in [
             (StatusCode::FOUND, "302 Found; redirects are not followed"),
             (StatusCode::FORBIDDEN, "403 Forbidden"),
             (StatusCode::NOT_IMPLEMENTED, "501 Not Implemented"),
             (StatusCode::NO_CONTENT, "204 No Content"),
-            (StatusCode::NOT_FOUND, "not there any more"),
+            (StatusCode::NOT_FOUND, "artifact no longer exists"),
         ] {
             let (address, asked) = serve(Box::leak(Box::new([(answer, CONTENT)]))).await;
             let error = fetch(&direct(), &address.to_string()).await.unwrap_err();
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_that_is_too_large_is_refused_whether_or_not_it_says_so() {
+    async fn too_large_content_is_refused_with_or_without_its_length() {
         const CHUNKS: &[&str] = &[
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
             "40\r\n",
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_size_that_lies_gives_no_archive() {
+    async fn wrong_content_length_gives_no_archive() {
         let less = serve_raw(&["HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nthe archive"], Duration::ZERO).await;
         let error = fetch(&direct(), &less.to_string()).await.unwrap_err();
         assert!(error.contains("does not match its digest"), "{error}");
@@ -432,23 +431,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_takes_for_ever_is_left() {
+    async fn endless_download_times_out() {
         const DRIP: &[&str] =
             &["HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n", "t", "h", "e", " ", "a", "r", "c", "h", "i", "v", "e"];
         let address = serve_raw(DRIP, Duration::from_mins(1)).await;
         let transport = Transport { within: Duration::from_millis(200), ..direct() };
         let error = fetch(&transport, &address.to_string()).await.unwrap_err();
-        assert_eq!(error, "the artifact could not be fetched: it was not there after 0.2 s");
+        assert_eq!(error, "the artifact could not be fetched: timed out after 0.2s");
     }
 
     #[tokio::test]
     async fn metadata_is_never_reached_and_this_machine_only_by_its_address() {
         for host in ["169.254.169.254", "0xa9.0xfea9fe", "2852039166", "0.0.0.0"] {
             let error = fetch(&direct(), host).await.unwrap_err();
-            assert!(error.starts_with("status.artifact.url is ") && error.ends_with(" is never connected to"), "{host}: {error}");
+            assert!(error.starts_with("status.artifact.url is ") && error.ends_with(" is not allowed"), "{host}: {error}");
         }
         let error = fetch(&direct(), "localhost").await.unwrap_err();
-        assert!(error.contains("localhost is a loopback address, which is never connected to"), "{error}");
+        assert!(error.contains("localhost is a loopback address, which is not allowed"), "{error}");
     }
 
     #[test]
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_reached_through_its_api_server_and_another_host_is_not() {
+    fn proxy_transport_reaches_only_services_of_the_cluster() {
         let place = |host: &str| Place::of_url(&format!("http://{host}/{PATH}"), PATH).unwrap();
         let path = proxy_path(&place("source-controller.flux-system.svc.cluster.local.")).unwrap();
         assert_eq!(path, format!("/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/{PATH}"));

@@ -63,7 +63,7 @@ pub async fn forward<E: fmt::Display>(
     });
     let alerts = async {
         match flux {
-            Some(flux) => alerts::tell(client.clone(), flux, &lists).await,
+            Some(flux) => alerts::deliver(client.clone(), flux, &lists).await,
             None => pending().await,
         }
     };
@@ -115,7 +115,7 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
                 if !matches!(event, Event::Init) {
                     backoff.reset();
                     if mem::take(&mut failing) {
-                        tracing::info!(kind, "watching again");
+                        tracing::info!(kind, "watch restored");
                     }
                 }
                 changed(event);
@@ -123,7 +123,7 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
             Err(error) => {
                 drop(listing.take());
                 if !mem::replace(&mut failing, true) {
-                    tracing::warn!(kind, %error, "not watching until this passes");
+                    tracing::warn!(kind, %error, "watch failed; retrying");
                 }
                 if let Some(pause) = backoff.next() {
                     sleep(pause).await;

@@ -35,7 +35,10 @@ async fn main() -> anyhow::Result<()> {
     let flux = flux.map_err(|error| anyhow!("FLUX_EVENTS_URL is not usable: {error}"))?;
     let urls = QueueUrls { hints: Some(hints_queue_url), ..QueueUrls::default() };
     let queues = Sqs::new(&driftless_aws::config().await, urls);
-    let mut config = kube::Config::infer().await.context("neither KUBECONFIG nor a pod's service account leads to a cluster")?;
+    let mut config = kube::Config::infer().await.context(
+        "no cluster found: neither KUBECONFIG nor a service account of a pod \
+         is usable",
+    )?;
     config.read_timeout = Some(READ_TIMEOUT);
     // The watcher has its own back-off.
     config.default_retry = false;

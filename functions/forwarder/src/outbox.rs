@@ -41,7 +41,7 @@ impl Outbox {
                         rest = later;
                     }
                     Err(error) => {
-                        tracing::warn!(hints = rest.len(), %error, "hints were not sent; they will be");
+                        tracing::warn!(hints = rest.len(), %error, "hints not sent; retrying");
                         unsent.extend(mem::take(&mut rest));
                     }
                 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_queue_did_not_take_is_sent_again_with_growing_pauses() {
+    async fn unsent_hints_are_retried_with_back_off() {
         let outbox = Outbox::default();
         outbox.put([object(1), object(2)]);
         let sent = drain(&outbox, 60, |now, hints| match now {

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_and_flux_change_is_hinted_once() {
+    fn change_by_a_user_or_flux_is_hinted_once() {
         let mut tracker = Tracker::default();
         assert_eq!(changed(&mut tracker, Event::InitApply(object("s", json!({})))), ["s"], "the first list");
         for changes in [
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_status_is_not_hinted() {
+    fn own_status_write_is_not_hinted() {
         let mut tracker = Tracker::default();
         tracker.changed(Event::Apply(object("s", json!({}))));
         for changes in [
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vanished_between_two_lists_is_hinted() {
+    fn object_deleted_between_two_lists_is_hinted() {
         let mut tracker = Tracker::default();
         for name in ["a", "b", "c"] {
             tracker.changed(Event::Apply(object(name, json!({}))));

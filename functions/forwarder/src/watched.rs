@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nested_a_thousand_levels_deep_is_skipped() {
+    fn deeply_nested_value_is_skipped() {
         let deep = format!("{}1{}", "{\"a\":[".repeat(500), "]}".repeat(500));
         let metadata = |more: &str| format!(r#""metadata": {{ "namespace": "n", "name": "s", "generation": 7 {more} }}"#);
         let artifact = r#""artifact": { "revision": "r" }"#;

@@ -36,7 +36,7 @@ impl Offer {
         if without.decline(uid, now)
             && let Err(error) = admissions::write(cluster, self.lease, &without).await
         {
-            tracing::info!(uid, %error, "a run that cannot begin stays in the queue until it is forgotten");
+            tracing::info!(uid, %error, "a run that cannot start keeps its queue position until it expires");
         }
     }
 }

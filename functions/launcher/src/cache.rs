@@ -92,7 +92,7 @@ pub(crate) async fn give<O: Objects>(
     let restored = match given.await {
         Ok(layers) => layers.into_iter().flatten().collect(),
         Err(error) => {
-            tracing::warn!(folder = &**folder, %error, "cache entries are not copied; the run installs its dependencies");
+            tracing::warn!(folder = &**folder, %error, "cannot copy cache entries; the run installs its dependencies");
             BTreeSet::new()
         }
     };
@@ -109,7 +109,7 @@ async fn copy<O: Objects>(objects: &O, key: &str, copy: &str, now: Timestamp) ->
     if is_there && now.duration_since(written) > RENEW_AFTER {
         // The next run renews it.
         let renewed = objects.copy(copy, key).await;
-        renewed.map_or_else(|error| tracing::warn!(key, %error, "a cache entry is not renewed"), drop);
+        renewed.map_or_else(|error| tracing::warn!(key, %error, "cannot renew a cache entry"), drop);
     }
     Ok(is_there)
 }

@@ -88,7 +88,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         if !close(ports, &folder, &AbandonReason::Preempted, now).await?
             && let Some(task) = ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
         {
-            ports.tasks.stop(&task, "another Update of its stack is to begin").await?;
+            ports.tasks.stop(&task, "another run of the same Pulumi stack is waiting").await?;
         }
     }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);

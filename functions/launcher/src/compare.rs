@@ -53,7 +53,7 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
     let digest = match read.await {
         Ok(_) => digest_of(ports.objects, settings, &uid, &inputs.values()).await?.unwrap_or_default(),
         Err(Stop::Wait(reason, message)) => {
-            tracing::info!(stack = %object, %reason, message, "its inputs cannot be compared");
+            tracing::info!(stack = %object, %reason, message, "cannot compare the inputs of a Stack");
             ran.clone()
         }
         Err(Stop::Fail(error)) => return Err(error),

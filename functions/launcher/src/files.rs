@@ -35,10 +35,8 @@ pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[Moun
         let is_empty = files.all.len() == before && mount.tokens().next().is_none();
         if let Some(sub_path) = mount.sub_path.as_ref().filter(|_| is_empty && !waited_for.is_empty()) {
             let (has, objects) = (if waited_for.len() == 1 { "has" } else { "have" }, waited_for.join(" and "));
-            let message = format!(
-                "{objects} {has} no file {sub_path:?}, the subPath of {:?}; the run starts when there is one",
-                mount.path
-            );
+            let message =
+                format!("{objects} {has} no file {sub_path:?}, the subPath of {:?}; create it to start the run", mount.path);
             return Err(Stop::wait(WaitReason::InputNotFound, message));
         }
     }
@@ -81,8 +79,8 @@ async fn read_object<C: Cluster>(
         if files.bytes > MAX_BYTES || files.all.len() == MAX_FILES {
             let limit = MAX_BYTES >> 20;
             return Err(Stop::invalid(format!(
-                "files are too many or too large: a run has at most {MAX_FILES} mounted files of {limit} MiB together; {kind:?} {name:?} at \
-                 {:?} is beyond that; mount fewer keys, or smaller ones",
+                "mounted files exceed the maximum of {MAX_FILES} files and {limit} MiB at {kind:?} {name:?}, mounted at {:?}; \
+                 mount fewer or smaller keys",
                 mount.path
             )));
         }

@@ -44,16 +44,16 @@ pub(crate) async fn account<C: Cluster>(
 ) -> Result<Account, Stop> {
     let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
     let Some(found) = cluster.get::<ServiceAccount>(namespace, name).await.map_err(refused)? else {
-        let words = format!(
-            "ServiceAccount {name:?} is not there; create it in the namespace {namespace:?}, or correct serviceAccountName"
-        );
+        let words =
+            format!("ServiceAccount {name:?} not found in namespace {namespace:?}; create it, or correct serviceAccountName");
         return Err(Stop::Wait(WaitReason::ServiceAccountNotFound, words));
     };
     let annotation = |key: &str| found.annotations().get(key).cloned();
     let role = annotation(ROLE).map(|role| (role, annotation(AUDIENCE).unwrap_or_else(|| STS.into())));
     if let Some((role, _)) = role.as_ref().filter(|(role, _)| !is_role(role)) {
         let words = format!(
-            "ServiceAccount {name:?}: the annotation {ROLE} is {role:?}; write a role's ARN such as arn:aws:iam::123456789012:role/deploy, or remove it"
+            "annotation {ROLE} of ServiceAccount {name:?} is {role:?}; write the ARN of a role such as \
+             arn:aws:iam::123456789012:role/deploy, or remove it"
         );
         return Err(Stop::Wait(WaitReason::ServiceAccountInvalid, words));
     }
@@ -102,7 +102,8 @@ pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: 
 pub(crate) fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {
-            let remedy = "to let runs be the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs)";
+            let remedy = "to let runs use the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity \
+                 in it (infra/kubernetes/runs)";
             Stop::Wait(WaitReason::ServiceAccountForbidden, format!("{message}; {remedy}"))
         }
         error => error.into(),
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_its_workspaces_service_account_or_the_default_one() {
+    fn run_uses_the_service_account_of_its_workspace_or_default() {
         let world = World::new(0, Faults::NONE);
         let role = "arn:aws:iam::123456789012:role/ci/deploy";
         let deploy = account_with(&world, &json!({ ROLE: role })).unwrap();
@@ -167,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_account_or_no_role_is_said_in_words() {
+    fn missing_service_account_and_invalid_role_are_named() {
         let world = World::new(0, Faults::NONE);
         let (reason, words) = read(&world, Some("gone")).unwrap_err();
         assert_eq!(reason, "ServiceAccountNotFound");
-        assert!(words.contains("ServiceAccount \"gone\" is not there; create it in the namespace \"n\""), "{words}");
+        assert!(words.contains("ServiceAccount \"gone\" not found in namespace \"n\"; create it"), "{words}");
         for role in [
             "",
             "deploy",
@@ -185,7 +186,10 @@ mod tests {
         ] {
             let (reason, words) = account_with(&world, &json!({ ROLE: role })).unwrap_err();
             assert_eq!(reason, "ServiceAccountInvalid");
-            assert!(words.contains(&format!("{ROLE} is {role:?}; write a role's ARN")), "{words}");
+            assert!(
+                words.contains(&format!("annotation {ROLE} of ServiceAccount \"sa\" is {role:?}; write the ARN of a role")),
+                "{words}"
+            );
         }
         assert!(is_role("arn:aws-us-gov:iam::123456789012:role/a+b=c,d.e@f_g-h"));
         let forbidden = refused(Error::Permanent { call: "get".into(), message: "forbidden".into() });

@@ -67,13 +67,13 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     ports.objects.write(&folder.spec(), &spec).await?;
     if let Err(words) = identity {
         let note = format!(
-            "the run has neither a token for the cluster nor one for an AWS role: {words}. What can only be reached with them cannot be \
-             destroyed"
+            "destroy runs without the tokens of its ServiceAccount: {words}; it cannot delete what only these tokens can reach"
         );
         ports.cluster.event(update, EventType::Warning, EventReason::NoIdentity, &note, None, now).await;
     }
     if !left_out.is_empty() {
-        let note = format!("configuration is left out for want of a token: {}; mount it there", left_out.join(", "));
+        let note =
+            format!("configuration is left out because its token is missing: {}; mount the token there", left_out.join(", "));
         ports.cluster.event(update, EventType::Warning, EventReason::ConfigLeftOut, &note, None, now).await;
     }
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &folder).await?)
@@ -88,7 +88,7 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
         let found = identity.and_then(|identity| identity.projected.iter().find(|projected| projected.path == *path));
         match found {
             Some(found) => config.value = ConfigValue::String(found.token.clone()),
-            None => left_out.push(format!("key {:?} needs one at {path:?}", config.key)),
+            None => left_out.push(format!("key {:?} at {path:?}", config.key)),
         }
         found.is_some()
     });
@@ -147,7 +147,7 @@ pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Fail(error)) => Err(error),
         // A task without a spec ends by itself, and the recorder records that.
         Err(Stop::Wait(reason, message)) => {
-            tracing::warn!(update = %hint.update, %reason, message, "cannot give the task what it needs");
+            tracing::warn!(update = %hint.update, %reason, message, "cannot fill the folder of the task");
             Ok(())
         }
     }

@@ -100,8 +100,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
             self.size += data.as_ref().map_or(0, size);
             if self.size > MAX_BYTES || self.read.len() >= MAX_OBJECTS {
                 return Err(Stop::invalid(format!(
-                    "inputs are too large: a run reads at most {} MiB from {MAX_OBJECTS} Secrets and ConfigMaps; {kind:?} {name:?} is beyond \
-                     that; reference fewer or smaller objects",
+                    "inputs exceed the maximum of {} MiB from {MAX_OBJECTS} Secrets and ConfigMaps at {kind:?} {name:?}; \
+                     reference fewer or smaller objects",
                     MAX_BYTES >> 20
                 )));
             }
@@ -136,14 +136,14 @@ fn config_map_data(map: ConfigMap) -> Data {
 fn missing(kind: Kind, name: &str, key: Option<&str>) -> Stop {
     let message = match key {
         Some(key) => format!("{kind:?} {name:?} has no key {key:?}"),
-        None => format!("{kind:?} {name:?} is not there"),
+        None => format!("{kind:?} {name:?} not found"),
     };
-    Stop::wait(WaitReason::InputNotFound, format!("{message}; the run starts when it is"))
+    Stop::wait(WaitReason::InputNotFound, format!("{message}; create it to start the run"))
 }
 
 fn text(kind: Kind, name: &str, key: &str, value: &[u8]) -> Result<String, Stop> {
     String::from_utf8(value.to_vec()).map_err(|_| {
-        let what = "the value is not UTF-8 text; neither an environment variable nor Pulumi config can hold it";
+        let what = "the value is not UTF-8 text, which environment variables and Pulumi configuration require";
         Stop::wait(WaitReason::InputNotFound, format!("{kind:?} {name:?}, key {key:?}: {what}"))
     })
 }

@@ -168,14 +168,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 pub async fn failed<Q: Queues>(queues: &Q, hint: &LaunchHint, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.
-        tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
+        tracing::warn!(update = %hint.update, %error, "reconciliation skipped: cannot read an object");
         metrics::count_one(Metric::UnreadableObjects, "launcher", &hint.update.cluster, &hint.update, now);
         return Ok(());
     }
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(update = %hint.update, %error, "looking again later");
+    tracing::warn!(update = %hint.update, %error, "requeued after a transient error");
     metrics::count_one(Metric::TransientFailures, "launcher", &hint.update.cluster, &hint.update, now);
     look_later(queues, hint, WAIT_SECONDS).await
 }
@@ -213,7 +213,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let rules = run_violations(&run.facts, &plan);
         debug_assert_eq!(rules, [""; 0], "{key}");
         if !rules.is_empty() {
-            tracing::error!(update = %key, ?rules, "plan refused: it breaks rules");
+            tracing::error!(update = %key, ?rules, "plan refused: it breaks invariants");
             metrics::count_one(Metric::RefusedPlans, "launcher", &key.cluster, key, now);
             return Ok(());
         }

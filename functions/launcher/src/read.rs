@@ -64,7 +64,7 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
     }
     let name = &var.name;
     Err(Stop::invalid(format!(
-        "environment variable {name:?} refers to a pod, and there is none; use secretKeyRef or configMapKeyRef"
+        "environment variable {name:?} refers to a field of a pod, which a run does not have; use secretKeyRef or configMapKeyRef"
     )))
 }
 
@@ -96,7 +96,7 @@ async fn config_value<C: Cluster>(
     let (text, of) = if let Some(name) = &from.env {
         let Some(found) = env.iter().rfind(|env| env.name == *name) else {
             return Err(invalid(&format!(
-                "valueFrom.env is {name:?}, which the run's environment does not have; set that variable"
+                "valueFrom.env is {name:?}, which is not set in the environment of the run; set that variable"
             )));
         };
         (found.value.clone(), format!("environment variable {name:?}"))
@@ -107,14 +107,14 @@ async fn config_value<C: Cluster>(
             (text.map_err(|_| invalid(&format!("the file {path:?} is not UTF-8 text")))?, format!("file {path:?}"))
         } else if files::is_token(mounted, path) {
             if from.json.unwrap_or(false) {
-                return Err(invalid(&format!("valueFrom.json is true, and {path:?} is a token, which is no JSON; remove json")));
+                return Err(invalid(&format!("valueFrom.json is true, but {path:?} is a token, which is not JSON; remove json")));
             }
             return Ok(ConfigValue::Token(path.into()));
         } else if let Some((kind, name, key)) = object_of(path) {
             (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
         } else {
             return Err(invalid(&format!(
-                "valueFrom.path is {path:?}, which is no file of a volume and no key of a Secret or ConfigMap"
+                "valueFrom.path is {path:?}, which is neither a file of a volume nor a key of a Secret or ConfigMap"
             )));
         }
     };

@@ -79,7 +79,7 @@ fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Time
             return fetching();
         }
         let rested = rested.strftime("%H:%M:%SZ");
-        (Source::Fetching(format!("source rests after a slow fetch; fetching {own} at {rested}")), false)
+        (Source::Fetching(format!("next fetch of {own} at {rested}, after a slow one")), false)
     };
     let is_before = since.is_some_and(|since| *at < since);
     match (artifact, failure) {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_begins_with_what_was_fetched_after_it_was_made_unless_that_cannot_be_something_else() {
+    fn run_uses_a_fetch_after_its_creation_unless_pinned() {
         let fetched = outcome(ago(10), None);
         assert_eq!(judge(&BRANCH, None, None, NOW), (Source::Fetching("fetching spec.git at main".into()), true));
         for since in [None, Some(ago(11)), Some(ago(10))] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_may_be_gone_soon_is_asked_for_before_it_is_used() {
+    fn expiring_tree_is_requested_before_its_use() {
         let old = outcome(NOW - RECENT - SignedDuration::from_secs(1), None);
         for own in [BRANCH, PINNED] {
             assert_eq!(judged(&own, &old, None), ("there", false));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_asked_for_when_it_is_due_and_once_for_each_that_comes_later() {
+    fn failed_fetch_is_requested_when_due_and_per_later_update() {
         for (own, failed, since, expected) in [
             (BRANCH, outcome(ago(29), Some(false)), None, ("failed", false)),
             (BRANCH, outcome(ago(30), Some(false)), None, ("failed", true)),
@@ -166,7 +166,7 @@ mod tests {
         }
         let (words, _) = judge(&BRANCH, Some(&outcome(NOW, Some(false))), None, NOW);
         let words = format!("{words:?}");
-        assert!(words.contains("spec.git at main: no; trying again at"), "{words}");
+        assert!(words.contains("spec.git at main: no; next try at"), "{words}");
     }
 
     #[test]
@@ -187,6 +187,6 @@ mod tests {
             assert_eq!(judged(&BRANCH, &fetched, since), expected, "{fetched:?} {since:?}");
         }
         let (words, _) = judge(&BRANCH, Some(&slow(ago(199), None)), Some(ago(100)), NOW);
-        assert_eq!(words, Source::Fetching("source rests after a slow fetch; fetching spec.git at main at 08:00:01Z".into()));
+        assert_eq!(words, Source::Fetching("next fetch of spec.git at main at 08:00:01Z, after a slow one".into()));
     }
 }

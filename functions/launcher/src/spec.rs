@@ -125,8 +125,7 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
 ) -> Result<Snapshot, Stop> {
     let name = update.spec.workspace_name.as_deref().unwrap_or_default();
     let Some(found) = ports.cluster.get::<Workspace>(&namespace, name).await? else {
-        let words =
-            format!("Workspace {name:?} is not there; create it in the namespace {namespace:?}, or correct spec.workspaceName");
+        let words = format!("Workspace {name:?} not found in namespace {namespace:?}; create it, or correct spec.workspaceName");
         return Err(Stop::Wait(WaitReason::WorkspaceNotFound, words));
     };
     let of = format!("Workspace {name:?}");
@@ -324,7 +323,8 @@ async fn source<C, O: Objects, Q: Queues, T>(
         let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
         ports.queues.fetch(&request, &deduplication).await?;
         let words = format!(
-            "the tree of {} {:?} with the digest {digest} is not stored; it was asked for again, which helps while the source still offers it",
+            "tree of {} {:?} with digest {digest} is not stored; a new fetch was requested, which succeeds if the source still \
+             has that artifact",
             source.kind, source.name
         );
         return Err(Stop::Wait(WaitReason::TreeNotFound, words));
@@ -340,8 +340,8 @@ async fn source<C, O: Objects, Q: Queues, T>(
 fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
     let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
     info.map(|info| ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() }).ok_or_else(|| {
-        "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
-         projectInfo, or name a Workspace with a source"
+        "Workspace has neither a stored source nor projectInfo with a name and a runtime; set projectInfo, or name a Workspace \
+         with a source"
             .into()
     })
 }
@@ -349,7 +349,7 @@ fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
 /// The object and the digest that a tree is stored under.
 fn source_of(tree: &Tree) -> Result<(&ObjectReference, &str), String> {
     let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
-        return Err("spec.driftless.tree names no source or no digest".into());
+        return Err("spec.driftless.tree requires source and digest".into());
     };
     let wrong = invalid_object("spec.driftless.tree.source", &source.api_version, &source.kind, &source.name)
         .or_else(|| invalid_digest("spec.driftless.tree.digest", digest));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_without_a_source_is_run_as_such() {
+    fn project_without_a_source_runs() {
         let prepared = prepared(&project(&json!({ "pulumiLogLevel": 3, "image": "mine" }))).unwrap();
         assert!(prepared.tree.is_none());
         let info = ProjectInfo { name: "shop".into(), runtime: "yaml".into() };
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_cannot_be_run_is_waited_for_in_words() {
+    fn invalid_spec_waits_with_a_message() {
         let config =
             |from: Value| project(&json!({ "stacks": [{ "name": "dev", "config": [{ "key": "k", "valueFrom": from }] }] }));
         for (workspace, words) in [

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_says_what_its_runs_are_started_from() {
+    fn workspace_status_names_its_task_definition() {
         let project = json!({ "name": "shop", "runtime": "yaml" });
         let tree = json!({ "tree": { "digest": "sha256:1" } });
         for (spec, owner) in [
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_that_cannot_be_run_in_says_why() {
+    fn invalid_workspace_reports_its_cause() {
         let project = json!({ "name": "shop", "runtime": "yaml" });
         let with = |fields: Value| driftless_api::merge(json!({ "projectInfo": project }), &fields);
         for (spec, reason, words, stalled) in [

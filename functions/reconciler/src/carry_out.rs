@@ -37,13 +37,13 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     let plan = if rules.is_empty() {
         plan
     } else {
-        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks rules");
+        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks invariants");
         metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
         refused(snapshot, &rules)
     };
     // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it would
     // never be sent again.
-    if let Some(at) = plan.look_at {
+    if let Some(at) = plan.requeue_at {
         // Rounded up, because a message that arrives early finds nothing due.
         let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
         if let Ok(delay) = u16::try_from(seconds.max(0))
@@ -54,7 +54,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     }
     match effects(ports, hint, stack, (snapshot, updates), &plan, now).await {
         Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
-            tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");
+            tracing::info!(stack = %hint.object, call, message, "Stack changed during its reconciliation; requeued");
             book(ports, hint, LOOK_AGAIN_SECONDS).await
         }
         other => other,
@@ -179,7 +179,7 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     match created {
         // Or an unreadable object of that name exists, such as a Workspace.
         Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
-            let note = format!("no run can start, the API server refuses its objects: {message}");
+            let note = format!("API server refused the objects of a run: {message}; no run starts");
             tracing::warn!(call, note);
             ports.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, now).await;
             Ok(None)

@@ -82,7 +82,7 @@ async fn fetch_if_pushed<C: Cluster, O: Objects, Q: Queues>(
     let known = load::outcome(ports, &source, &git.fingerprint).await?.and_then(|outcome| outcome.artifact);
     let known = known.map_or_else(String::new, |FetchedArtifact { revision, .. }| revision);
     if known == commit {
-        tracing::info!(stack = %source, commit, "what was pushed is known");
+        tracing::info!(stack = %source, commit, "push skipped: its commit is already known");
         return Ok(());
     }
     // A replayed push finds either that the commit is known or, for five minutes, that its request is a duplicate.

@@ -111,14 +111,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
 pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(driftless_kubernetes::Error::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.
-        tracing::warn!(object = %hint.object, %error, "nothing is done: an object cannot be read");
+        tracing::warn!(object = %hint.object, %error, "reconciliation skipped: cannot read an object");
         metrics::count_one(Metric::UnreadableObjects, "reconciler", &hint.object.cluster, &hint.object, now);
         return Ok(());
     }
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(object = %hint.object, %error, "looking again later");
+    tracing::warn!(object = %hint.object, %error, "requeued after a transient error");
     metrics::count_one(Metric::TransientFailures, "reconciler", &hint.object.cluster, &hint.object, now);
     if let Some(next) = hint.next(hint.object.clone()) {
         queues.hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS).await?;
@@ -166,7 +166,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
         stack = %hint.object,
         readiness = ?plan.status.readiness,
         effects = plan.effects.len(),
-        look_at = ?plan.look_at.map(|at| at.to_string()),
+        requeue_at = ?plan.requeue_at.map(|at| at.to_string()),
         "looked"
     );
     carry_out::carry_out(ports, hint, stack, (&snapshot, updates), plan, now).await

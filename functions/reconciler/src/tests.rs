@@ -112,7 +112,7 @@ fn world(said: Said) -> World {
 }
 
 #[test]
-fn what_an_update_says_of_itself_is_believed_only_where_it_is_history() {
+fn update_status_is_trusted_only_as_history() {
     let by_hand = Said { of_stack: false, ours: false, ..RECORDED };
     let running = Said { complete: false, outcome: false, current: true, ..RECORDED };
     for (what, said, launched, told, kept) in [
@@ -139,7 +139,7 @@ fn what_an_update_says_of_itself_is_believed_only_where_it_is_history() {
 }
 
 #[test]
-fn a_stacks_update_runs_although_its_status_says_that_it_is_complete() {
+fn forged_complete_status_does_not_prevent_the_run() {
     let world = world(Said { current: true, outcome: false, finalizer: false, ..RECORDED });
     look(&world, update_key());
     assert_eq!(hinted(&world), (vec![], vec!["Stack".into()]));
@@ -149,7 +149,7 @@ fn a_stacks_update_runs_although_its_status_says_that_it_is_complete() {
 }
 
 #[test]
-fn an_update_that_is_deleted_while_it_runs_is_looked_at_at_once() {
+fn deleted_live_update_is_reconciled_immediately() {
     for of_stack in [true, false] {
         for complete in [true, false] {
             let said = Said { current: of_stack, ours: of_stack, of_stack, outcome: false, complete, ..RECORDED };
@@ -165,7 +165,7 @@ fn an_update_that_is_deleted_while_it_runs_is_looked_at_at_once() {
 }
 
 #[test]
-fn an_update_is_deleted_when_its_time_is_over() {
+fn update_is_deleted_after_its_ttl() {
     let released = Said { finalizer: false, ttl: Some("30m"), ..RECORDED };
     for (what, said, kept) in [
         ("its time is over", released, false),
@@ -186,7 +186,7 @@ fn an_update_is_deleted_when_its_time_is_over() {
 }
 
 #[test]
-fn who_waits_for_a_stack_is_looked_at_wherever_the_look_that_records_its_success_ends() {
+fn dependents_are_hinted_after_a_crash_at_any_call() {
     let outcome = json!({
         "version": VERSION, "run": { "update": update_key(), "uid": "uid", "claim": "c" }, "verdict": { "kind": "succeeded" },
         "startedAt": "2020-01-01T00:00:00Z", "endedAt": "2020-01-01T00:01:00Z",
@@ -217,7 +217,7 @@ fn who_waits_for_a_stack_is_looked_at_wherever_the_look_that_records_its_success
 }
 
 #[test]
-fn a_workspace_is_the_launchers() {
+fn workspace_hint_is_passed_to_the_launcher() {
     let world = world(RECORDED);
     look(&world, key("auto.pulumi.com/v1alpha1", "Workspace", "w"));
     assert_eq!(hinted(&world), (vec!["Workspace".into()], vec![]));
@@ -229,7 +229,7 @@ fn put(world: &World, kind: &str, namespace: &str, name: &str, labels: &Value, s
 }
 
 #[test]
-fn the_stacks_that_flux_applied_and_those_of_programs_that_it_applied_are_hinted_in_every_namespace() {
+fn stacks_applied_by_flux_are_hinted_in_every_namespace() {
     for (api_version, kind, group, other) in [
         ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "kustomize", "helm"),
         ("helm.toolkit.fluxcd.io/v2", "HelmRelease", "helm", "kustomize"),
@@ -283,7 +283,7 @@ fn fetches(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_push_has_the_fetcher_look_for_those_who_follow_it() {
+fn push_requests_fetches_for_the_stacks_that_follow_it() {
     let world = World::new(0, Faults::NONE);
     let stack = |name: &str, url: &str, more: Value| {
         let spec = json!({ "stack": "dev", "projectRepo": url });
@@ -308,7 +308,7 @@ fn a_push_has_the_fetcher_look_for_those_who_follow_it() {
 }
 
 #[test]
-fn a_replayed_push_asks_for_nothing() {
+fn replayed_push_requests_no_fetch() {
     let world = World::new(0, Faults::NONE);
     let url = "https://git.example.com/acme/shop";
     put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "projectRepo": url, "branch": "main" }));
@@ -346,7 +346,7 @@ fn a_replayed_push_asks_for_nothing() {
 }
 
 #[test]
-fn a_spec_stays_as_the_user_wrote_it_also_what_is_empty_or_not_known_here() {
+fn spec_of_the_user_is_kept_with_empty_and_unknown_fields() {
     let world = World::new(0, Faults::NONE);
     let stack = key("pulumi.com/v1", "Stack", "s");
     let spec = json!({ "stack": "dev", "programRef": { "name": "p" }, "prerequisites": [], "envs": [], "later": { "a": 1 } });
@@ -408,7 +408,7 @@ fn booked(world: &World) -> Vec<(Hint, i64)> {
 }
 
 #[test]
-fn a_look_that_follows_from_time_begins_a_chain_and_one_that_goes_on_at_once_is_a_link() {
+fn timed_requeue_resets_hops_and_immediate_hint_counts_one() {
     let world = World::new(0, Faults::NONE);
     put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "programRef": { "name": "p" } }));
     let stack = key("pulumi.com/v1", "Stack", "s");
@@ -426,7 +426,7 @@ fn a_look_that_follows_from_time_begins_a_chain_and_one_that_goes_on_at_once_is_
 }
 
 #[test]
-fn crash_at_any_call_loses_no_booked_look() {
+fn crash_at_any_call_loses_no_requeue() {
     let mut calls = 0;
     loop {
         let world = World::new(0, Faults::NONE);
@@ -498,7 +498,7 @@ fn fields_of_pods_stall_a_stack_where_the_installation_ignores_none() {
 }
 
 #[test]
-fn what_is_in_another_operators_namespace_is_not_touched() {
+fn object_outside_the_namespace_filter_is_not_touched() {
     let history = Said { outcome: false, ours: false, ttl: Some("1m"), ..RECORDED };
     let theirs = Said { complete: false, current: true, ..history };
     for (said, launched) in [

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_task_writes_it_is_a_small_document() {
+    fn any_report_of_a_task_is_bounded() {
         let long = || "é<".repeat(3 << 10);
         let texts = || (0..10_000).map(|n| format!("{n}{}", "x".repeat(100)));
         let failure = || ResourceFailure { urn: long(), message: long() };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runner_writes_stays_as_it_is() {
+    fn report_of_the_runner_is_unchanged() {
         let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Interrupted, message: "told to stop".into() };
         let [began, ended] = [10, 20].map(|seconds| OWNED + SignedDuration::from_secs(seconds));
         let result = RunResult {

@@ -43,7 +43,7 @@ pub(crate) async fn discard<O: Objects>(objects: &O, launch: &Launch, outcome: &
         *reason == FailureReason::Unknown && outcome.failures.is_empty() && UNUSABLE.iter().any(|words| message.contains(words));
     for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_unusable) {
         if let Err(error) = objects.delete(entry).await {
-            tracing::warn!(entry, %error, "a cache entry is not deleted");
+            tracing::warn!(entry, %error, "cannot delete a cache entry");
         }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) async fn keep<O: Objects>(objects: &O, settings: &Settings, launch: &
     for layer in &installed.stored {
         let Some(entry) = cache.entries.get(layer) else { continue };
         if let Err(error) = keep_one(objects, settings, &task.installed(*layer), entry).await {
-            tracing::warn!(entry, %error, "a cache entry is not stored");
+            tracing::warn!(entry, %error, "cannot store a cache entry");
             return;
         }
     }
@@ -66,7 +66,7 @@ pub(crate) async fn keep<O: Objects>(objects: &O, settings: &Settings, launch: &
 async fn keep_one<O: Objects>(objects: &O, settings: &Settings, archive: &str, entry: &str) -> Result<(), Error> {
     let (bytes, limit) = (objects.size(archive, 0).await?, settings.cache_entry_bytes.min(settings.cache_namespace_bytes));
     let Some(namespace) = keys::caches_of_namespace(entry).filter(|_| (1..=limit).contains(&bytes)) else {
-        tracing::info!(archive, bytes, limit, "an archive is not kept");
+        tracing::info!(archive, bytes, limit, "archive not stored: it exceeds the limit");
         return Ok(());
     };
     let mut stored = objects.size(&namespace, 0).await?.saturating_sub(objects.size(entry, 0).await?);
@@ -80,7 +80,13 @@ async fn keep_one<O: Objects>(objects: &O, settings: &Settings, archive: &str, e
         }
     }
     if stored.saturating_add(bytes) > settings.cache_namespace_bytes {
-        tracing::info!(archive, bytes, limit = settings.cache_namespace_bytes, "an archive is not kept: the namespace is full");
+        tracing::info!(
+            archive,
+            bytes,
+            limit = settings.cache_namespace_bytes,
+            "archive not stored: the cache of its namespace \
+             is full"
+        );
         return Ok(());
     }
     objects.copy(archive, entry).await?;

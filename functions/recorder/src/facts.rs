@@ -45,7 +45,7 @@ impl Run {
             // Without this, its task could outlive every limit and keep its slot from other namespaces. Another release may be
             // able to read the Update, so only the limits end its task.
             Err(error @ KubernetesError::Unreadable { .. }) => {
-                tracing::warn!(update = %key, %error, "its run is recorded without it");
+                tracing::warn!(update = %key, %error, "cannot read an Update; its run is recorded without it");
                 (None, false)
             }
             update => (update?, true),

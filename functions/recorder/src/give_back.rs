@@ -47,7 +47,8 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
     for (update, delay_seconds) in updates.into_iter().zip(delays) {
         let Some(launch) = LaunchHint::after(hint.hops, update) else { return };
         if let Err(error) = ports.queues.launch(&launch, delay_seconds).await {
-            tracing::warn!(update = %launch.update, %error, "cannot wake an Update whose claim or slot is free; the sweep hints it");
+            tracing::warn!(update = %launch.update, %error, "cannot wake an Update that waits for a claim or a slot; the sweep \
+                 hints it");
         }
     }
 }

@@ -168,14 +168,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.
-        tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
+        tracing::warn!(update = %hint.update, %error, "reconciliation skipped: cannot read an object");
         metrics::count_one(Metric::UnreadableObjects, "recorder", &hint.update.cluster, &hint.update, now);
         return Ok(());
     }
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(update = %hint.update, ?due, %error, "not done; an outcome is tried again, the next progress shows more");
+    tracing::warn!(update = %hint.update, ?due, %error, "transient error; an outcome is requeued, progress is skipped");
     metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
     let next = match due {
         Due::Outcome | Due::Repair => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
@@ -219,7 +219,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let rules = run_violations(&run.facts, &plan);
         debug_assert_eq!(rules, [""; 0], "{}", hint.update);
         if !rules.is_empty() {
-            tracing::error!(update = %hint.update, ?rules, "plan refused: it breaks rules");
+            tracing::error!(update = %hint.update, ?rules, "plan refused: it breaks invariants");
             metrics::count_one(Metric::RefusedPlans, "recorder", &hint.update.cluster, &hint.update, now);
             return Ok(());
         }

@@ -83,10 +83,10 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
             // The namespace is deleted, and its readers with it.
             KubernetesError::NamespaceTerminating { .. } => Ok(None),
             KubernetesError::Unreadable { message, .. } => {
-                Err(NotStored::Refused(format!("the ConfigMap {name} cannot be read: {message}; delete it and run again")))
+                Err(NotStored::Refused(format!("cannot read ConfigMap {name:?}: {message}; delete it and run again")))
             }
             KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
-                "the log could not be stored in ConfigMap {name}: {message}; {}; the whole log is at status.driftless.log",
+                "cannot store the log in ConfigMap {name:?}: {message}; {}; the whole log is at status.driftless.log",
                 owned::BIND
             ))),
             wrong => Err(NotStored::Failed(wrong.into())),
@@ -132,7 +132,7 @@ async fn add<C: Cluster, O: Objects, Q, T>(
 async fn part<O: Objects>(objects: &O, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
     let content = match objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
         Err(AwsError::Permanent { call, message }) => {
-            tracing::warn!(call, message, "a part of the log of a task cannot be read");
+            tracing::warn!(call, message, "cannot read a part of the log of a task");
             return Ok(None);
         }
         content => content?,

@@ -107,8 +107,8 @@ async fn next_architecture<C, O: Objects, Q, T>(
     let other = architecture.other();
     Ok(Some(if *other_failed {
         format!(
-            "an image is not built for {architecture}, and before this one was not built for {other}; build all images of the run for one \
-             processor; its next run has {other}"
+            "an image is not built for {architecture}, and before this one was not built for {other}; build all images of the \
+             run for one processor; its next run has {other}"
         )
     } else {
         format!("an image is not built for {architecture}; the next run with these images has {other}")
@@ -132,7 +132,7 @@ fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize
 const ABANDONED: &str = "run was abandoned before its task started";
 
 /// The beginning of the message of a run that Fargate Spot interrupted.
-const SPOT: &str = "Fargate Spot took the capacity back";
+const SPOT: &str = "Fargate Spot reclaimed the capacity";
 
 /// Returns whether the task was stopped before the end of the run.
 pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
@@ -171,7 +171,7 @@ async fn keep_lock<C, O: Objects, Q, T>(
         // The task wrote it, and a bad lock must not prevent the record of the end.
         other => {
             let error = other.err().map_or_else(|| "too large".into(), |error| error.to_string());
-            tracing::warn!(update = %run.update, error, "a lock that the run may have left is not known");
+            tracing::warn!(update = %run.update, error, "cannot read the record of the lock that a run may have left");
             return Ok(());
         }
     };

@@ -25,7 +25,7 @@ const MASK: &str = "[secret]";
 const MAX_SHOWN: usize = 256 << 10;
 
 /// The replacement of an output that no Secret holds.
-const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one smaller, or export it otherwise]";
+const TOO_LARGE: &str = "[not stored: the outputs exceed 1 MiB; make this one smaller]";
 
 /// The outputs for a status: secret ones are masked, and the largest are replaced by a note until the others fit. `left_out`
 /// names the outputs that `secret`, the outputs Secret, does not hold.
@@ -44,7 +44,7 @@ pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String]
             return shown;
         }
         let key = keys.get(name.as_str()).map_or("", String::as_str);
-        let note = format!("[not shown: outputs of more than 256 KiB; see key {key:?} of Secret {secret:?}]");
+        let note = format!("[not shown: the outputs exceed 256 KiB; see key {key:?} of Secret {secret:?}]");
         let after = size(&name, &note.as_str().into());
         if after < before && !left_out.contains(&name) {
             total -= before - after;
@@ -55,7 +55,7 @@ pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String]
         return shown;
     }
     // The names alone are too long.
-    let note = format!("[not shown: {} outputs, more than a status holds; see Secret {secret:?}]", shown.len());
+    let note = format!("[not shown: {} outputs exceed 256 KiB; see Secret {secret:?}]", shown.len());
     [(format!("{PREFIX}/outputs"), note.into())].into()
 }
 
@@ -95,7 +95,8 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     let result = match RunResult::parse(&document) {
         Ok(result) if outcome.result_sha256.as_deref() == Some(&report::sha256(&document)) => result.fitting(),
         _ => {
-            tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
+            tracing::error!(update = %outcome.run.update, "result changed before its outputs were stored; outputs are not \
+                 stored");
             return Ok(None);
         }
     };
@@ -108,7 +109,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         Ok(true) => return Ok(Some(secret.name_any())),
         Ok(false) => owned::is_another("Secret", &secret.name_any()),
         Err(KubernetesError::Permanent { message, .. }) => {
-            format!("the outputs Secret could not be created: {message}; {}", owned::BIND)
+            format!("cannot create the outputs Secret: {message}; {}", owned::BIND)
         }
         // The namespace is deleted, and with it all readers of the outputs.
         Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn status_has_the_outputs_that_fit_and_says_where_the_others_are() {
         let text = |kib: usize| Value::from("x".repeat(kib << 10));
-        let see = |key: &str| Value::from(format!("[not shown: outputs of more than 256 KiB; see key {key:?} of Secret \"s\"]"));
+        let see = |key: &str| Value::from(format!("[not shown: the outputs exceed 256 KiB; see key {key:?} of Secret \"s\"]"));
         let all = outputs(&[
             ("one largest", text(200), false),
             ("large", text(150), false),

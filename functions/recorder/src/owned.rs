@@ -26,5 +26,5 @@ pub(crate) fn is_of(object: &impl ResourceExt, update: &Update) -> bool {
 
 /// The message if it does not.
 pub(crate) fn is_another(kind: &str, name: &str) -> String {
-    format!("the {kind} {name} is there and is not this Update's; delete it and run again")
+    format!("{kind} {name:?} exists and does not belong to this Update; delete it and run again")
 }

@@ -20,15 +20,15 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
     let Some(document) = read(ports.objects, &task.result()).await? else { return Ok(None) };
     // The tenant's program may have written it: even an invalid document counts as a report.
     let result = if parsed(&document) > bound::MAX_PARSED {
-        Err("the task's result has too many values; let the program have smaller outputs".into())
+        Err("result of the task has too many values; reduce the outputs of the program".into())
     } else {
         RunResult::parse(&document).map_err(|error| {
             if document.is_empty() {
-                "the task's result is empty, or is stored so that it cannot be read".into()
+                "result of the task is empty or unreadable".into()
             } else if document.len() as u64 == MAX_REPORT {
-                format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_REPORT >> 20)
+                format!("result of the task exceeds {} MiB; reduce the outputs of the program", MAX_REPORT >> 20)
             } else {
-                format!("the task reported {error}")
+                format!("result of the task is invalid: {error}")
             }
         })
     };
@@ -67,7 +67,7 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
 pub(crate) async fn read<O: Objects, D>(objects: &O, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
     match objects.get_range(key, 0, MAX_REPORT).await {
         Err(driftless_aws::Error::Permanent { call, message }) => {
-            tracing::warn!(call, message, "a report of a task cannot be read");
+            tracing::warn!(call, message, "cannot read a report of a task");
             Ok(Some(Vec::new()))
         }
         document => Ok(document?),

@@ -29,7 +29,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     let progress = match Progress::parse(&document) {
         Ok(progress) => progress,
         Err(error) => {
-            tracing::warn!(task = &**task, %error, "the progress of a task is not shown");
+            tracing::warn!(task = &**task, %error, "cannot read the progress of a task");
             return Ok(());
         }
     };
@@ -49,7 +49,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     }
     // The end of the run reports why there is none.
     let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
-    let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "the log of a run is not copied")).ok().flatten();
+    let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "cannot copy the log of a run")).ok().flatten();
     if !update.set_progress(shown, log) {
         return Ok(());
     }

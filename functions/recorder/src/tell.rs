@@ -37,9 +37,9 @@ pub(crate) async fn tell<C: Cluster, O, Q, T>(
 fn pending(operations: &[String]) -> Option<String> {
     (!operations.is_empty()).then(|| {
         format!(
-            "an interrupted run had begun what follows, and pulumi does not know how it ended: check with the provider whether \
-             each resource is as it should be, or was made and is not in the state. Until it is told, with `pulumi refresh` at a \
-             terminal (it asks to import or to clear each) or with `--clear-pending-creates`, every run repeats this. {}",
+            "an interrupted run left pending operations; every run warns about them until they are cleared; check each \
+             resource with its provider, then run `pulumi refresh` at a terminal to import or clear each, or with \
+             `--clear-pending-creates`: {}",
             operations.join(", ")
         )
     })

@@ -36,9 +36,9 @@ pub(crate) const REMOVE: &str = "--remove";
 pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
     let dead = || spec.stale_lock.iter().flat_map(Lock::all);
     if spec.create {
-        Some("no run came as far as to make something")
+        Some("no run has created it")
     } else {
-        (spec.remove && dead().any(|dead| dead.removes)).then_some("an earlier run was removing it and ended without a report")
+        (spec.remove && dead().any(|dead| dead.removes)).then_some("an earlier run that was removing it ended without a report")
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_only_looks_changes_nothing_and_shows_no_values() {
+    fn drift_check_changes_nothing_and_shows_no_values() {
         let spec = RunSpec { preview_only: true, ..spec(Operation::Refresh) };
         assert_eq!(
             operation_line(&spec),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_created_only_where_that_is_asked_for() {
+    fn stack_is_created_only_on_request() {
         let mut spec = spec(Operation::Up);
         assert_eq!(
             select(&spec).arguments.join(" "),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_must_find_nothing_comes_first_and_only_once() {
+    fn expected_empty_refresh_runs_first_and_once() {
         let line = |call: Call| call.arguments.join(" ");
         let mut spec = spec(Operation::Up);
         assert!(!refreshes_before(&spec));

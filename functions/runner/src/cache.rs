@@ -122,7 +122,7 @@ impl<'a> Cache<'a> {
         self.restored.borrow_mut().remove(&Layer::Dependencies);
         let packed = async {
             let Some(selections) = self.fresh(Layer::Dependencies)? else {
-                return Err("nothing was installed in the source".into());
+                return Err("the installation added nothing to the source".into());
             };
             if let Some(doubt) = self.places.doubt() {
                 return Err(doubt);
@@ -158,7 +158,7 @@ impl<'a> Cache<'a> {
                 true
             }
             Err(problem) => {
-                self.told.borrow_mut().problem = Some(format!("the cache entry of {} cannot be used: {problem}", layer.as_str()));
+                self.told.borrow_mut().problem = Some(format!("cannot use the cache entry of {}: {problem}", layer.as_str()));
                 false
             }
         }
@@ -192,16 +192,16 @@ impl<'a> Cache<'a> {
 
     async fn try_restore(&self, layer: Layer) -> Result<(u64, Counts), String> {
         if self.before.get(&layer).is_some_and(|before| layer != Layer::Plugins && !before.is_empty()) {
-            return Err("there is something in its place".into());
+            return Err("its directory is not empty".into());
         }
         if self.image.is_empty() {
-            return Err("ECS does not tell the digest of the image".into());
+            return Err("ECS does not report the digest of the image".into());
         }
         let key = self.folder.keys.restored(layer);
         let (index, bytes) = self.index(&key).await?;
         let origin: Origin = serde_json::from_str(&index.origin).map_err(|error| error.to_string())?;
         if origin.image != self.image {
-            return Err("it is of another image".into());
+            return Err("it belongs to another image".into());
         }
         let tasks = RefCell::default();
         let restoring = timeout(RESTORED_WITHIN, self.frames(&key, layer, index, &tasks));
@@ -250,7 +250,7 @@ impl<'a> Cache<'a> {
             match archive::index(&end, bytes, &self.limits()).map_err(|error| error.to_string())? {
                 Tail::Index(index) => return Ok((index, bytes)),
                 Tail::Needs(more) if more > tail => tail = more,
-                Tail::Needs(_) => return Err("its end is missing".into()),
+                Tail::Needs(_) => return Err("it is truncated".into()),
             }
         }
     }
@@ -303,7 +303,7 @@ impl<'a> Cache<'a> {
         for layer in self.spec.iter().flat_map(|spec| &spec.stored) {
             let since = Instant::now();
             let stored = timeout_at(end, self.try_store(*layer)).await;
-            match stored.unwrap_or_else(|_| Err(format!("all layers took longer than {}s", STORED_WITHIN.as_secs()))) {
+            match stored.unwrap_or_else(|_| Err(format!("storing all layers took longer than {}s", STORED_WITHIN.as_secs()))) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
                     let mut told = self.told.borrow_mut();
@@ -312,7 +312,7 @@ impl<'a> Cache<'a> {
                     report.stored_bytes += bytes;
                     report.store_millis += millis(since);
                 }
-                Err(problem) => problems.push(format!("the layer of {} is not stored: {problem}", layer.as_str())),
+                Err(problem) => problems.push(format!("layer {} not stored: {problem}", layer.as_str())),
             }
         }
         problems
@@ -381,10 +381,10 @@ impl<'a> Cache<'a> {
     fn fresh(&self, layer: Layer) -> Result<Option<Vec<Selection>>, String> {
         let before = self.before.get(&layer).cloned().unwrap_or_default();
         if self.image.is_empty() {
-            return Err("ECS does not tell the digest of the image".into());
+            return Err("ECS does not report the digest of the image".into());
         }
         if layer != Layer::Plugins && !before.is_empty() {
-            return Err("there was something in its place".into());
+            return Err("its directory was not empty".into());
         }
         let mut found = self.places.installed(layer)?;
         without(&mut found, &before);
@@ -417,7 +417,7 @@ struct Abandonable {
 impl io::Write for Abandonable {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.wanted.strong_count() == 0 {
-            return Err(io::Error::other("the archive is not wanted any more"));
+            return Err(io::Error::other("the archive is no longer needed"));
         }
         self.out.write(bytes)
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_pkos_agent_reads_it() {
+    fn env_file_is_read_as_by_the_agent_of_pko() {
         for (text, value) in [
             ("A=1", "1"),
             ("\n# a comment\n  export A = b c  # what it is\r\n", "b c"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_refused_by_line_and_not_by_word() {
+    fn invalid_env_file_is_refused_by_line_without_content() {
         for text in ["A=1\ncanary", "A=1\ncanary value=2", "A=1\nB='canary\n\n", "A=1\nB=\"canary\"x\nC=1", "A=1\n=canary"] {
             let error = parse(text, |_| None).unwrap_err();
             assert!(["line 2 is not NAME=value", "line 3 is not NAME=value"].contains(&&*error.to_string()), "{text}: {error}");

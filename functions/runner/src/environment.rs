@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tasks_identity_does_not_reach_pulumi() {
+    fn task_credentials_do_not_reach_pulumi() {
         let container = [
             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_identity_comes_before_the_images_and_after_the_runs_own() {
+    fn run_identity_overrides_program_and_program_the_image() {
         let container = [("HOME", "/tmp"), ("KUBECONFIG", "image"), ("AWS_ROLE_ARN", "image")]
             .map(|(name, value)| (name.into(), value.into()));
         let identity = vec![("KUBECONFIG".into(), "ours".into()), ("AWS_ROLE_ARN".into(), "ours".into())];
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_init_container_wrote_wins_and_is_secret() {
+    fn variables_of_an_init_container_win_and_are_secret() {
         let file = std::env::temp_dir().join(format!("driftless-dotenv-{}", std::process::id()));
         let container = || [("HOME".into(), "/tmp".into()), ("PULUMI_ENV".into(), file.clone().into())];
         let found = |text: Option<&str>| {

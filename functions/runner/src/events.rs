@@ -450,7 +450,7 @@ mod tests {
     const CONTENT: &str = r#""diffs":["content"],"detailedDiff":{"content":{"diffKind":"update","inputDiff":false}}"#;
 
     #[test]
-    fn a_refresh_names_what_changed_and_what_is_gone() {
+    fn refresh_names_changed_and_deleted_resources() {
         let nested = r#""diffs":["tags","items"],"detailedDiff":{"tags[\"a.b/c\"]":{"diffKind":"update","inputDiff":false},"items[2]":{"diffKind":"add","inputDiff":false},"items[0].n":{"diffKind":"update","inputDiff":false},"tags[\"new\nline\"]":{"diffKind":"add","inputDiff":false}}"#;
         let lines = [
             refreshed("same", STACK, "p-dev", NO_DIFF),
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_with_its_program_finds_no_drift_in_what_has_no_provider() {
+    fn drift_check_ignores_resources_without_a_provider() {
         let logical = r#""detailedDiff":null,"logical":true"#;
         let lines = [
             refreshed("update", STACK, "p-dev", NO_DIFF),
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_by_resource_masked_and_bounded() {
+    fn failures_are_named_by_resource_masked_and_bounded() {
         let error = |urn: &str, message: &str| {
             format!(r#"{{"diagnosticEvent":{{"urn":"{urn}","message":"{message}\n","severity":"error"}}}}"#)
         };
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_run_left_is_in_a_warning() {
+    fn pending_operations_are_read_from_the_warning() {
         let found = events(&[
             r#"{"diagnosticEvent":{"message":"Attempting to deploy or update resources with 2 pending operations from previous deployment.\n  * urn:pulumi:dev::p::t::b, interrupted while creating\n  * urn:pulumi:dev::p::t::c, d, interrupted while deleting\nThese resources are in an unknown state because …","severity":"warning"}}"#,
             r#"{"diagnosticEvent":{"message":"* urn:x, interrupted while thinking","severity":"warning"}}"#,
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_run_left_is_in_the_state() {
+    fn pending_operations_are_read_from_the_state() {
         let read = |state: &str| pending_in_state(state.as_bytes()).unwrap();
         let operation = r#"{"resource":{"urn":"urn:b","custom":true,"inputs":{}},"type":"creating"}"#;
         let state =
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_engine_has_no_error_the_programs_own_words_tell() {
+    fn output_of_the_program_is_the_error_if_the_engine_has_none() {
         let complaint = r#"{"diagnosticEvent":{"message":"Error: \"nope\" not found\n\n","severity":"info#err"}}"#;
         let place = r#"{"diagnosticEvent":{"message":"  on Pulumi.yaml line 4:\n\n","severity":"info#err"}}"#;
         let error = r#"{"diagnosticEvent":{"urn":"urn:a","message":"refused","severity":"error"}}"#;

@@ -34,33 +34,33 @@ impl Failure {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
             return Self { reason: FailureReason::UpdateConflict, message: lock::conflict(words, dead) };
         } else if words.contains("Legacy DIY state is deprecated") {
-            let why = "the backend's state has the layout without projects, which this version of pulumi refuses";
+            let why = "state of the backend has the legacy layout without projects, which this version of pulumi refuses";
             let remedy = "run `pulumi state upgrade` on it once, or set PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 in the Stack's \
                           environment";
-            let message = format!("{why}; {remedy}; pulumi's last words:\n{words}");
+            let message = format!("{why}; {remedy}; output of pulumi:\n{words}");
             return Self { reason: FailureReason::LegacyState, message };
         } else if words.contains("unknown flag: --json") {
             let remedy = "use an image with pulumi 3.202.0 or newer";
-            let message = format!("this pulumi takes no JSON configuration; {remedy}; pulumi's last words:\n{words}");
+            let message = format!("this pulumi supports no JSON configuration; {remedy}; output of pulumi:\n{words}");
             return Self { reason: FailureReason::Unknown, message };
         } else if ["invalid access token", "No credentials provided or are invalid"].iter().any(|known| words.contains(known)) {
             FailureReason::InvalidAccessToken
         } else {
             FailureReason::Unknown
         };
-        Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
+        Self { reason, message: if words.is_empty() { "pulumi failed without output".into() } else { words.into() } }
     }
 
     /// A signal that the runner did not send ended Pulumi: the kernel sends one when the task runs out of memory.
     pub(crate) fn of_killed(self) -> Self {
         let why = "pulumi was killed, probably because the task ran out of memory";
-        Self { message: format!("{why}; {MORE_MEMORY}; its last words:\n{}", self.message), ..self }
+        Self { message: format!("{why}; {MORE_MEMORY}; output of pulumi:\n{}", self.message), ..self }
     }
 
     /// The kernel killed a process of the run, such as a provider, and Pulumi failed.
     pub(crate) fn of_memory(self) -> Self {
         let why = "the task ran out of memory and a process was killed";
-        Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
+        Self { message: format!("{why}; {MORE_MEMORY}; output of pulumi:\n{}", self.message), ..self }
     }
 
     /// Names the field for a larger disk if the message says that a disk is full: the task's, or that of a machine that the
@@ -92,9 +92,9 @@ impl Failure {
             return self;
         }
         let why = format!("the backend has no stack {stack:?}; nothing was destroyed");
-        let remedy = "correct the name of the stack or PULUMI_BACKEND_URL, or set destroyOnFinalize: false to delete a Stack and keep \
-                      what it made";
-        Self { message: format!("{why}; {remedy}; pulumi's last words:\n{}", self.message), ..self }
+        let remedy = "correct the name of the stack or PULUMI_BACKEND_URL, or set destroyOnFinalize: false to delete the Stack \
+             and keep its resources";
+        Self { message: format!("{why}; {remedy}; output of pulumi:\n{}", self.message), ..self }
     }
 
     /// Adapts the failure for the refresh that must find no changes. If Pulumi reports no error, the changes are the failure.
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refresh_that_must_find_nothing_tells_what_it_found_or_why_it_failed() {
+    fn expected_empty_refresh_reports_changes_or_failure() {
         let message = |changed: &[&str], words: &str| {
             let mut events = Events::default();
             events.changed.extend(changed.iter().map(|change| (*change).to_owned()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn destroy_without_its_stack_says_what_to_correct() {
+    fn destroy_of_a_missing_stack_names_the_remedy() {
         let message = |words: &str| Failure::of_pulumi(words, None).of_destroy("dev").message;
         let told = message("error: no stack named 'dev' found");
         assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_is_told_with_the_field() {
+    fn full_disk_names_the_field_to_raise() {
         let message = |words: &str| Failure::unknown(words).of_disk().message;
         for words in ["write /tmp/x: no space left on device", "cannot write \"x\": No space left on device (os error 28)"] {
             let told = message(words);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_program_is_told_with_the_fields_of_the_image() {
+    fn missing_program_names_the_image_fields() {
         let message = |words: &str| Failure::unknown(words).of_image().message;
         // The output of the programs of this machine.
         let said = |program: &str, arguments: &[&str]| {
@@ -227,13 +227,16 @@ mod tests {
     fn old_pulumi_without_json_configuration_names_the_remedy() {
         let message = |words: &str| Failure::of_pulumi(words, None).message;
         let told = message("error: unknown flag: --json");
-        assert!(told.starts_with("this pulumi takes no JSON configuration; use an image with pulumi 3.202.0 or newer"), "{told}");
+        assert!(
+            told.starts_with("this pulumi supports no JSON configuration; use an image with pulumi 3.202.0 or newer"),
+            "{told}"
+        );
         assert!(told.ends_with("\nerror: unknown flag: --json"), "{told}");
         assert_eq!(message("error: unknown flag: --other"), "error: unknown flag: --other");
     }
 
     #[test]
-    fn the_reason_of_a_failure_is_pkos() {
+    fn failure_reasons_are_those_of_pko() {
         let reason = |words: &str| Failure::of_pulumi(words, None).reason;
         assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), FailureReason::UpdateConflict);
         assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), FailureReason::UpdateConflict);

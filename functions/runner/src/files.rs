@@ -17,7 +17,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The error names the path and the remedy.
 pub(crate) fn mount(path: &str, content: &[u8], mode: u32) -> io::Result<()> {
     write(Path::new(path), content, mode, DIRECTORY_MODE).map_err(|error| {
-        let remedy = "mount the volume at a directory of its own, or use an image whose user may write there";
+        let remedy = "mount the volume at another directory, or use an image whose user may write there";
         io::Error::new(error.kind(), format!("{error}; {remedy}"))
     })
 }

@@ -18,17 +18,17 @@ use crate::{
 pub(crate) enum HydrateError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the tree's pack broke off")]
+    #[error("download of the tree was interrupted")]
     Pack(#[from] reqwest::Error),
-    #[error("the tree's pack is shorter than its manifest says")]
+    #[error("pack of the tree is shorter than its manifest says")]
     Short,
-    #[error("the tree is not the one that this run is for")]
+    #[error("tree has another manifest than the run names")]
     OtherTree,
     #[error(transparent)]
     Manifest(#[from] InvalidManifest),
-    #[error("the file {path:?}: {error}")]
+    #[error("file {path:?}: {error}")]
     Content { path: String, error: DigestMismatch },
-    #[error("the source has no directory {0:?}")]
+    #[error("source has no directory {0:?}")]
     NoDirectory(String),
     #[error("cannot write {path:?}: {error}")]
     Write { path: String, error: io::Error },

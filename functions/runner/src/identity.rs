@@ -98,7 +98,7 @@ impl ProgramIdentity {
                 async { self.renew(&folder.get(&folder.keys.identity()).await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
                 let next = LOOK_EVERY.as_secs();
-                log.say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
+                log.say(&format!("driftless: cannot renew the tokens of the program; next try in {next}s: {error}"));
             }
             if let Some(words) = self.expired(now()) {
                 log.say(&words);
@@ -123,7 +123,7 @@ impl ProgramIdentity {
     fn expired(&self, now: Timestamp) -> Option<String> {
         let at = self.given.borrow().expires_at;
         (now >= at && !self.expiry_told.replace(true))
-            .then(|| format!("driftless: the tokens of the program's ServiceAccount expired at {at:.0}, and no new ones came"))
+            .then(|| format!("driftless: tokens of the ServiceAccount expired at {at:.0} and were not renewed"))
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_finds_its_tokens_where_a_pod_has_them_and_nobody_else_reads_them() {
+    fn tokens_are_private_files_at_the_paths_of_a_pod() {
         let scratch = scratch("files");
         let (files, variables) = found(&scratch, identity("1", true));
         let expected = [AWS_TOKEN, &format!("{ACCOUNT}/ca.crt"), &format!("{ACCOUNT}/namespace"), &format!("{ACCOUNT}/token")];
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn new_tokens_are_masked_and_written_and_a_document_that_is_none_changes_nothing() {
+    fn new_tokens_are_masked_and_an_invalid_document_is_ignored() {
         let scratch = scratch("renew");
         let program = ProgramIdentity::new(&scratch, identity("1", true)).unwrap();
         let mask = Mask::default();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn that_tokens_expired_is_told_once_until_new_ones_came() {
+    fn expired_tokens_are_reported_once_until_renewed() {
         let scratch = scratch("expiry");
         let program = ProgramIdentity::new(&scratch, identity("1", false)).unwrap();
         let expiry = identity("1", false).expires_at;

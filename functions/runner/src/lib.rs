@@ -51,7 +51,7 @@ use failure::Failure;
 use jiff::Timestamp;
 use log::Log;
 pub use s3::{BucketEndpoint, StoreError};
-use session::{Gauge, Session, Steps, Told};
+use session::{Gauge, Report, Session, Steps};
 use stop::{Stop, asked};
 use task::Task;
 use tokio::{
@@ -124,10 +124,10 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another task owns the run, it was abandoned, or S3 denies the read: S3 answers the same in all three cases.
-    #[error("no run was given to this task within 10m; another task owns it, or the bucket denies the read")]
+    #[error("task received no run within 10m; another task owns the run, or the bucket denies the read")]
     NoRun(#[source] StoreError),
     /// The task was stopped before it had a run.
-    #[error("told to stop before a run was given to this task")]
+    #[error("task was stopped before it received a run")]
     Stopped {
         /// Long after its start: S3 denies the read of the spec, or the launcher did not write it.
         late: bool,
@@ -181,10 +181,10 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     };
     let log = Log::default();
     let put_log = async |number, text| folder.put(&folder.keys.log_chunk(number), text, true).await;
-    let mut told = Told::default();
+    let mut report = Report::default();
     let steps = async {
         let spec: RunSpec = spec.map_err(Failure::unknown)?;
-        told.inputs.clone_from(&spec.inputs);
+        report.inputs.clone_from(&spec.inputs);
         let identity = if spec.identity {
             tokio::select! {
                 identity = identity(&folder) => Some(identity?),
@@ -194,14 +194,14 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
             None
         };
         let session = Session::new(settings, &spec, identity, &task.image, &folder, &gauge, &log).map_err(Failure::unknown)?;
-        Box::pin(session.run(&mut told, &mut stop)).await
+        Box::pin(session.run(&mut report, &mut stop)).await
     };
     let ended = tokio::select! {
         ended = steps => ended,
-        never = report(&folder, &gauge, &log, settings.now) => match never {},
+        never = report_progress(&folder, &gauge, &log, settings.now) => match never {},
         never = log.keep(&put_log) => match never {},
     };
-    let result = RunResult { pull_millis: task.pull_millis, ..result(ended, told, &gauge, &log, (settings.now)()) };
+    let result = RunResult { pull_millis: task.pull_millis, ..result(ended, report, &gauge, &log, (settings.now)()) };
     let result = to_json(&result.fitting());
     // Before the result, after which the recorder copies the log for the last time.
     log.finish(&put_log).await;
@@ -265,13 +265,13 @@ async fn given<D: Document>(
 }
 
 async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
-    let unread = |error: &dyn std::fmt::Display| format!("cannot read the program's identity: {error}");
+    let unread = |error: &dyn std::fmt::Display| format!("cannot read the identity of the program: {error}");
     let identity = given(folder, &folder.keys.identity(), &Cell::default()).await;
     let identity = identity.map_err(|error| Failure::platform(unread(&error)))?;
     identity.map_err(|error| Failure::unknown(unread(&error)))
 }
 
-async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Timestamp) -> Infallible {
+async fn report_progress(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Timestamp) -> Infallible {
     let mut beat = tokio::time::interval(PROGRESS_EVERY);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -290,7 +290,7 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Time
     }
 }
 
-fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now: Timestamp) -> RunResult {
+fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, now: Timestamp) -> RunResult {
     let verdict = match ended {
         Ok(()) => Verdict::Succeeded {},
         Err(Failure { reason, message }) => {
@@ -298,7 +298,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
             Verdict::Failed { phase: gauge.phase.get(), reason, message }
         }
     };
-    let Told { outputs, project, permalink, changes, pending_operations, failures, steps, drift, inputs, installed } = told;
+    let Report { outputs, project, permalink, changes, pending_operations, failures, steps, drift, inputs, installed } = report;
     RunResult {
         version: VERSION,
         verdict,

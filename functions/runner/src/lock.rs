@@ -61,9 +61,9 @@ pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     if is_busy(words) {
         let Some(Lock { not_before, not_after: Some(end), .. }) = dead else { return words.to_owned() };
         let known =
-            format!("A run of ours that began at {not_before:.0} was gone at {end:.0} and may have left that update behind");
+            format!("a run of this Stack that started at {not_before:.0} was lost at {end:.0} and may have left that update");
         return format!(
-            "{words}\n{known}; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+            "{words}\n{known}; Pulumi Cloud does not name its owner; if no other update runs, end it with `pulumi cancel`"
         );
     }
     let holders: Vec<String> = locks(words).flatten().map(|held| held.to_string()).collect();
@@ -73,7 +73,7 @@ pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
         return words;
     }
     let holders = holders.join("; ");
-    format!("the stack is locked by {holders}. If that is not at work any more, `pulumi cancel` removes the lock.\n{words}")
+    format!("the stack is locked by {holders}; if that process has ended, remove the lock with `pulumi cancel`\n{words}")
 }
 
 /// The line that names a lock, without the query of its URL.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_differs_in_host_process_or_time_is_anothers() {
+    fn lock_with_other_host_process_or_time_is_foreign() {
         assert!(!is_stale(WORDS, &Lock { host: "vm2".into(), ..dead() }));
         assert!(!is_stale(WORDS, &Lock { pid: 6626, ..dead() }));
         assert!(!is_stale(WORDS, &Lock { not_before: "2026-11-21T07:59:47Z".parse().unwrap(), ..dead() }));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lock_is_recognised_where_the_words_do_not_add_up() {
+    fn inconsistent_lock_message_matches_no_lock() {
         let two = WORDS.replace("by 1 lock(s)", "by 2 lock(s)");
         assert!(is_locked(&two));
         assert!(!is_stale(&two, &dead()));
@@ -157,27 +157,27 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_lock_is_told_first_and_without_the_query() {
+    fn conflict_message_starts_with_the_owner_without_query() {
         let told = conflict(WORDS.trim_end(), Some(&dead()));
         assert_eq!(
             told.lines().collect::<Vec<_>>(),
             [
-                "the stack is locked by me@home on host vm, process 6625, since 2026-11-21T07:59:46Z. If that is not at work any more, \
-                 `pulumi cancel` removes the lock.",
+                "the stack is locked by me@home on host vm, process 6625, since 2026-11-21T07:59:46Z; if that process has \
+                 ended, remove the lock with `pulumi cancel`",
                 "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file \
                  with `pulumi cancel`.",
                 "  file:///state/.pulumi/locks/organization/slow/dev/4cc5.json: created by me@home@vm (pid 6625) at 2026-11-21T07:59:46Z",
             ]
         );
         let two = conflict(&format!("{WORDS}  s3://b/l.json?region=x: created by you@pc (pid 7) at 2026-11-21T08:00:00Z"), None);
-        assert!(two.contains("2026-11-21T07:59:46Z; you on host pc, process 7, since 2026-11-21T08:00:00Z."), "{two}");
+        assert!(two.contains("2026-11-21T07:59:46Z; you on host pc, process 7, since 2026-11-21T08:00:00Z;"), "{two}");
         assert!(!two.contains('?'), "{two}");
         let odd = "error: the stack is currently locked by 1 lock(s).\n  url?q: created by nobody";
         assert_eq!(conflict(odd, None), odd.replace("?q", ""));
     }
 
     #[test]
-    fn pulumi_clouds_words_stay_and_a_dead_run_of_ours_is_named_with_them() {
+    fn cloud_conflict_message_is_kept_and_names_a_lost_run() {
         let words = "error: [409] Conflict: Another update is currently in progress.";
         assert!(is_busy(words) && !is_locked(words));
         assert_eq!(conflict(words, None), words);
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(
             conflict(words, Some(&dead())),
             format!(
-                "{words}\nA run of ours that began at 2026-11-21T07:59:46Z was gone at 2026-11-21T08:05:00Z and may have left that update \
-                 behind; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+                "{words}\na run of this Stack that started at 2026-11-21T07:59:46Z was lost at 2026-11-21T08:05:00Z and may have left that \
+                 update; Pulumi Cloud does not name its owner; if no other update runs, end it with `pulumi cancel`"
             )
         );
     }

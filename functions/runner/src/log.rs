@@ -123,7 +123,7 @@ impl Log {
     /// Reports once that the log in the cluster is missing or incomplete. The run continues.
     fn tell(&self, error: &str) {
         if !self.told.replace(true) {
-            print(&format!("driftless: cannot store the log for readers in the cluster; this output has all of it: {error}"));
+            print(&format!("driftless: cannot store the log for the cluster; this output has the whole log: {error}"));
         }
     }
 }
@@ -189,7 +189,7 @@ impl Kept {
         let mut rest = mem::take(&mut self.waiting);
         let left_out = mem::take(&mut self.left_out);
         if left_out > 0 {
-            rest.insert_str(0, &format!("[{left_out} lines are left out here; status.driftless.log of the Update has them]\n"));
+            rest.insert_str(0, &format!("[{left_out} lines left out; the whole log is at status.driftless.log of the Update]\n"));
         }
         while !rest.is_empty() {
             let after = rest.split_off(rest.floor_char_boundary(MAX_LOG_CHUNK_BYTES));
@@ -286,13 +286,13 @@ mod tests {
         let folder = run((0..23_400).map(|n| (2, format!("line {n} {}", "é".repeat(4096)))), 0).await;
         let (text, chunks) = (folder.text(), folder.0.borrow().len());
         assert!(chunks <= usize::from(MAX_LOG_CHUNKS), "{chunks}");
-        let notes = || text.lines().filter_map(|line| line.strip_prefix('[')?.split_once(" lines are left out here; "));
+        let notes = || text.lines().filter_map(|line| line.strip_prefix('[')?.split_once(" lines left out; "));
         let left_out: usize = notes().map(|(count, _)| count.parse::<usize>().unwrap()).sum();
         let there = text.lines().filter(|line| line.starts_with("line ")).count();
         assert!(notes().count() > 10 && left_out + there == 23_400, "{left_out} of {there}");
         assert!(text.lines().last().unwrap().starts_with("line 23399 "));
         let longest = run([(1, "x".repeat(1 << 20)), (1, "y".into())].into_iter(), 1).await.text();
-        assert_eq!(longest, "[1 lines are left out here; status.driftless.log of the Update has them]\ny\n");
+        assert_eq!(longest, "[1 lines left out; the whole log is at status.driftless.log of the Update]\ny\n");
     }
 
     #[tokio::test(start_paused = true)]
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bucket_that_refuses_the_log_delays_the_end_by_seconds_and_is_told_once() {
+    async fn refused_log_delays_the_end_by_seconds_and_is_reported_once() {
         for status in [403, 503] {
             let (log, tries) = (Log::default(), Cell::new(0));
             let put = async |_: u16, _: String| {

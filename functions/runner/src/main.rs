@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 
 /// See [`Settings::runner`].
 fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
-    let program = command.next().ok_or("hold: no program is named")?;
+    let program = command.next().ok_or("hold: program argument is missing")?;
     // No process outlives its run: the program is killed when its parent ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // End of input instead of a byte means that the parent has ended.
@@ -86,7 +86,7 @@ fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error
 
 /// The init container's command: copies this program to the volume that it shares with the user's image.
 fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
-    let path = paths.next().ok_or("install: no path is named")?;
+    let path = paths.next().ok_or("install: path argument is missing")?;
     // With its permissions, so that any user of the user's image may execute it.
     fs::copy(env::current_exe()?, path)?;
     // The other paths are volumes that containers with different users share.
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn task_on_fargate_uses_the_bucket_of_its_region_and_the_credentials_of_ecs() {
+    fn fargate_task_uses_regional_bucket_and_ecs_credentials() {
         for (region, s3) in
             [("eu-west-1", "https://s3.eu-west-1.amazonaws.com"), ("cn-north-1", "https://s3.cn-north-1.amazonaws.com.cn")]
         {

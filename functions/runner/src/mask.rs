@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn output_tells_a_short_secret_only_as_a_whole() {
+    fn short_secret_is_masked_only_as_a_whole() {
         let mask = mask(&["prod", "12345", "no", "7", "pass\"word", "{\"token\":\"tok-canary\"}", "seven77", "eight888"]);
         for (output, told) in [
             (json!("https://prod.example"), false),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_to_be_a_secret_stays() {
+    fn too_short_values_are_not_masked() {
         assert_eq!(mask(&["", "a", "yes", "true", "\n\n"]).apply("a yes is true"), "a yes is [secret]");
     }
 

@@ -192,7 +192,7 @@ impl Places {
                 let text = text();
                 let has_login = text.lines().any(has_login) || (!list && LOGINS.iter().any(|login| text.contains(login)));
                 if has_login {
-                    return Some(format!("{shown} has a login: the registry may be private"));
+                    return Some(format!("{shown} contains credentials: the registry may be private"));
                 }
                 let is_unpinned = |line: &str| UNPINNED.iter().any(|word| line.starts_with(word)) || is_odd_list(line);
                 let line = text.lines().map(str::trim).find(|line| list && is_unpinned(line))?;
@@ -352,7 +352,7 @@ mod tests {
             (
                 "login",
                 &[(".npmrc", "//npm.example/:_authToken=${TOKEN}")],
-                Some(".npmrc has a login: the registry may be private"),
+                Some(".npmrc contains credentials: the registry may be private"),
             ),
             ("registry", &[(".npmrc", "registry=https://npm.example")], None),
             (
@@ -374,12 +374,12 @@ mod tests {
             (
                 "index",
                 &[("app/requirements.txt", "--extra-index-url https://user:canary@pypi.example/simple")],
-                Some("app/requirements.txt has a login: the registry may be private"),
+                Some("app/requirements.txt contains credentials: the registry may be private"),
             ),
             (
                 "nuget",
                 &[("NuGet.Config", "<packageSourceCredentials>")],
-                Some("NuGet.Config has a login: the registry may be private"),
+                Some("NuGet.Config contains credentials: the registry may be private"),
             ),
             (
                 "path",

@@ -101,7 +101,7 @@ impl Pulumi<'_> {
         let (status, read, ()) = tokio::select! {
             ended = join3(child.wait(), reading, self.show(stderr, &errors)) => ended,
             patience = lapsed(&mut stop, |patience| patience.answer) => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer {patience:?} after the run was to stop")));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?} after the stop")));
             }
         };
         read?;
@@ -156,14 +156,14 @@ impl Pulumi<'_> {
             status = child.wait() => return status,
             first = lapsed(&mut stop, |patience| patience.first) => first,
         };
-        self.force(&format!("pulumi did not end in {first:?}, and was interrupted again, so that it drops what it does"));
+        self.force(&format!("pulumi did not end within {first:?} and was interrupted again, which cancels its operations"));
         signal(Signal::INT);
         let second = tokio::select! {
             status = child.wait() => return status,
             second = lapsed(&mut stop, |patience| patience.second) => second,
         };
         self.force(&format!(
-            "it did not end in {second:?} more, and was killed: its lock may be left, and operations without an end"
+            "pulumi did not end within another {second:?} and was killed, which may leave its lock and pending operations"
         ));
         signal(Signal::KILL);
         child.wait().await
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_whole_lines_of_bounded_length() {
+    fn last_output_is_whole_lines_of_bounded_length() {
         let lines: Vec<String> = (0..5000).map(|i| format!("line {i} é")).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let tail = said(&lines).tail();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pulumis_log_is_neither_its_last_words_nor_a_sign_of_life() {
+    async fn pulumi_log_is_neither_last_output_nor_activity() {
         let log = Log::default();
         let pulumi = pulumi(&log, &watch::channel(None).0);
         let (began, said) = (Instant::now(), RefCell::default());
@@ -398,20 +398,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pulumi_that_does_not_end_is_interrupted_again_and_then_killed() {
+    async fn pulumi_that_does_not_stop_is_interrupted_twice_then_killed() {
         let (short, minute) = (Duration::from_millis(200), Duration::from_mins(1));
         let twice = "trap 'trap \"echo dropped; exit 3\" INT' INT; echo ready; while :; do sleep 0.05; done";
         let (ended, forced) = stopped_run(twice, soon(short, minute)).await;
         assert_eq!((ended.success, ended.killed, &*ended.words), (false, false, "ready\ndropped"));
-        assert!(forced.contains("did not end in 200ms, and was interrupted again") && !forced.contains("killed"), "{forced}");
+        assert!(forced.contains("did not end within 200ms and was interrupted again") && !forced.contains("killed"), "{forced}");
 
         let never = "trap '' INT; sleep 600 & echo ready; while :; do sleep 0.05; done";
         let (ended, forced) = stopped_run(never, soon(short, short)).await;
-        assert!(ended.killed && forced.ends_with("was killed: its lock may be left, and operations without an end"), "{forced}");
+        assert!(ended.killed && forced.ends_with("was killed, which may leave its lock and pending operations"), "{forced}");
     }
 
     #[tokio::test]
-    async fn a_call_that_only_reads_is_finished_when_the_run_is_to_stop_unless_it_takes_long() {
+    async fn read_only_call_completes_after_a_stop_within_a_limit() {
         let (tell, _) = watch::channel(Some(soon(Duration::ZERO, Duration::ZERO)));
         let folder = std::env::temp_dir().join(format!("driftless-ask-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

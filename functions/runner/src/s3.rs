@@ -133,7 +133,7 @@ impl Folder {
         let response = self.send(Method::GET, key, Some((RANGE, &format!("bytes=-{size}"))), Vec::new()).await?;
         let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok()?.rsplit_once('/'));
         let whole = range.and_then(|(_, whole)| whole.parse().ok());
-        let whole = whole.ok_or_else(|| StoreError::Request("S3 does not say how large the object is".into()))?;
+        let whole = whole.ok_or_else(|| StoreError::Request("S3 does not report the size of the object".into()))?;
         Ok((response.bytes().await?, whole))
     }
 

@@ -74,7 +74,7 @@ pub(crate) struct Steps {
 
 /// What a run reports at its end, whatever that is.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Report {
     pub outputs: Option<BTreeMap<String, OutputValue>>,
     pub project: Option<ProjectInfo>,
     pub permalink: Option<String>,
@@ -178,13 +178,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Runs all steps in order; a failure or a stop ends them. `told` has what is known by then.
-    pub(crate) async fn run(&self, told: &mut Told, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
+    /// Runs all steps in order; a failure or a stop ends them. `report` has what is known by then.
+    pub(crate) async fn run(&self, report: &mut Report, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
         let ended = tokio::select! {
             biased;
             never = self.watch(asked) => match never {},
             never = self.keep_identity() => match never {},
-            ended = self.steps(told) => ended,
+            ended = self.steps(report) => ended,
         };
         ended.map_err(|failure| {
             let Failure { reason, message } = failure.of_disk().of_image();
@@ -215,52 +215,54 @@ impl<'a> Session<'a> {
     fn doing(&self) -> String {
         let current = self.gauge.steps.borrow().current.clone();
         current.unwrap_or_else(|| match self.gauge.phase.get() {
-            Phase::Fetch => "getting the source".into(),
+            Phase::Fetch => "the download of the source".into(),
             Phase::Install => "`pulumi install`".into(),
             Phase::Init => "the stack's selection or configuration".into(),
             Phase::Run => format!("`pulumi {}`", self.spec.operation.as_str()),
         })
     }
 
-    async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
+    async fn steps(&self, report: &mut Report) -> Result<(), Failure> {
         self.unless_stopped(self.fetch()).await?;
-        told.project = Some(project(&self.pulumi.dir)?);
+        report.project = Some(project(&self.pulumi.dir)?);
 
         // A project without a source has no dependencies to install, and the options of its runtime are unknown.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
-            self.install(told).await?;
+            self.install(report).await?;
         }
 
         self.gauge.phase.set(Phase::Init);
         if let Some(key) = arguments::unusable(self.spec) {
             return Err(Failure::unknown(format!(
-                "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"
+                "config key {key:?} has both path and a JSON value; pulumi supports only one of them"
             )));
         }
         if self.spec.preview_only && self.spec.operation != Operation::Refresh {
             let operation = self.spec.operation.as_str();
-            return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
+            return Err(Failure::unknown(format!(
+                "a drift check requires type refresh; the type of the Update is {operation:?}"
+            )));
         }
         // Before the stack is created, because that adds to the file.
         let mut configuration = Configuration::new(self)?;
         // A run of this stack has succeeded, so the stack exists unless a user has removed it.
         if self.spec.resources.is_some() {
-            let name = told.project.as_ref().map_or("", |project| &project.name);
+            let name = report.project.as_ref().map_or("", |project| &project.name);
             let selected = selection::select(&self.pulumi.dir, name, &self.spec.stack, &self.pulumi.environment);
             selected
                 .unwrap_or_else(|error| self.log.say(&format!("driftless: cannot select the stack in pulumi's home: {error}")));
-            match self.configured(&mut configuration, told).await {
+            match self.configured(&mut configuration, report).await {
                 Err(failure) if failure.is_of_no_stack() && !self.engaged.get() => self.gauge.phase.set(Phase::Init),
                 Err(failure) if !self.engaged.get() => return Err(self.of_login(failure).await),
                 ended => return ended,
             }
         }
-        if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
+        if self.select().await? { self.configured(&mut configuration, report).await } else { Ok(()) }
     }
 
     /// Configures the stack, carries out the operation, and reads the outputs.
-    async fn configured(&self, configuration: &mut Configuration<'_>, told: &mut Told) -> Result<(), Failure> {
+    async fn configured(&self, configuration: &mut Configuration<'_>, report: &mut Report) -> Result<(), Failure> {
         for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
             // The salt comes from the creation of the stack, or from the first secret that Pulumi sets.
             if number < 2 && configuration.encrypt(&self.pulumi)? {
@@ -276,12 +278,12 @@ impl<'a> Session<'a> {
         self.gauge.began.set((self.now)());
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
-        let events = self.operation(told).await?;
+        let events = self.operation(report).await?;
         // Also in a run that is to stop by now, because the update succeeded and its outputs are reported.
         if self.spec.operation == Operation::Up {
-            told.outputs = Some(self.outputs(events.outputs).await?);
+            report.outputs = Some(self.outputs(events.outputs).await?);
         }
-        self.store(told).await;
+        self.store(report).await;
         Ok(())
     }
 
@@ -328,7 +330,7 @@ impl<'a> Session<'a> {
         let mut failure = stop.why.clone();
         failure.message += &self.pulumi.forced.borrow();
         if !words.is_empty() {
-            failure.message.extend(["; pulumi's last words:\n", words]);
+            failure.message.extend(["; output of pulumi:\n", words]);
         }
         failure
     }
@@ -349,44 +351,44 @@ impl<'a> Session<'a> {
     }
 
     /// Carries out the operation and returns its events. Retries once if only locks of dead runs blocked it.
-    async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
+    async fn operation(&self, report: &mut Report) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not report them.
-            told.pending_operations = self.pending_operations().await;
+            report.pending_operations = self.pending_operations().await;
         }
         if arguments::refreshes_before(self.spec) {
-            self.refresh_before(told).await?;
+            self.refresh_before(report).await?;
         }
         if arguments::looks_before(self.spec) {
-            self.destroy_before(told).await?;
+            self.destroy_before(report).await?;
         }
-        let (first, events) = self.attempt(told, "1", arguments::operation).await?;
+        let (first, events) = self.attempt(report, "1", arguments::operation).await?;
         let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
-        self.log.say("driftless: every lock of the stack is of a dead run; removing the locks");
+        self.log.say("driftless: removing the locks of the stack; all belong to lost runs");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let (second, events) = self.attempt(told, "2", arguments::operation).await?;
+        let (second, events) = self.attempt(report, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)
     }
 
     /// Fails if a refresh would change anything.
-    async fn refresh_before(&self, told: &mut Told) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(told, "0", arguments::refresh_before).await?;
+    async fn refresh_before(&self, report: &mut Report) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(report, "0", arguments::refresh_before).await?;
         self.judge(&ended).map_err(|failure| if self.check_stop().is_err() { failure } else { failure.of_refresh(&events) })
     }
 
     /// Fails if a destroy would destroy anything.
-    async fn destroy_before(&self, told: &mut Told) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(told, "0", arguments::destroy_before).await?;
-        told.changes.clear();
+    async fn destroy_before(&self, report: &mut Report) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(report, "0", arguments::destroy_before).await?;
+        report.changes.clear();
         self.judge(&ended)?;
         let found: u64 = events.changes.iter().filter(|(change, _)| *change != "same").map(|(_, count)| count).sum();
         if found == 0 {
             return Ok(());
         }
-        let words = "allow that with expectNoChanges: false. Nothing was destroyed";
+        let words = "nothing was destroyed; set expectNoChanges: false to allow it";
         Err(Failure::unknown(format!("expectNoChanges: the destroy would change {found} resource(s); {words}")))
     }
 
@@ -401,7 +403,7 @@ impl<'a> Session<'a> {
             Ok(pending) => pending.iter().map(|operation| self.pulumi.mask.apply(operation)).collect(),
             Err(error) => {
                 // If the state is broken, the operation itself reports that.
-                self.log.say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
+                self.log.say(&format!("driftless: cannot read the pending operations of an earlier run: {error}"));
                 Vec::new()
             }
         }
@@ -409,7 +411,7 @@ impl<'a> Session<'a> {
 
     async fn attempt(
         &self,
-        told: &mut Told,
+        report: &mut Report,
         number: &str,
         call: fn(&RunSpec, &Path) -> Call,
     ) -> Result<(Ended, Events), Failure> {
@@ -439,22 +441,22 @@ impl<'a> Session<'a> {
         {
             let left = self.announce(&Lock { not_after: Some((self.now)()), ..lock }).await;
             left.unwrap_or_else(|error| {
-                self.log.say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}"));
+                self.log.say(&format!("driftless: cannot report that pulumi may have left its lock: {error}"));
             });
         }
         let errors = events.errors();
         if !errors.is_empty() {
             ended.words = errors;
         }
-        told.changes.clone_from(&events.changes);
-        told.failures.clone_from(&events.failures);
+        report.changes.clone_from(&events.changes);
+        report.failures.clone_from(&events.failures);
         if !self.spec.is_preview() {
-            told.steps = ResourceStep::longest(events.steps.clone());
+            report.steps = ResourceStep::longest(events.steps.clone());
         }
-        told.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
-        told.permalink = ended.permalink.take();
+        report.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
+        report.permalink = ended.permalink.take();
         if !events.pending.is_empty() {
-            told.pending_operations.clone_from(&events.pending);
+            report.pending_operations.clone_from(&events.pending);
         }
         Ok((ended, events))
     }
@@ -507,7 +509,7 @@ fn not_run(error: io::Error) -> Failure {
             "the image is not built for {processor}: pulumi cannot run: Exec format error"
         ));
     }
-    Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
+    Failure::unknown(format!("cannot run pulumi: {error}; use an image with pulumi on its PATH"))
 }
 
 /// Creates a project without a program. It must not be deployed, because Pulumi deletes resources that are not in a program.
@@ -515,7 +517,7 @@ fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), F
     if matches!(operation, Operation::Up | Operation::Preview) {
         let operation = operation.as_str();
         return Err(Failure::unknown(format!(
-            "a run without a source can destroy or refresh; its Update's type is {operation:?}"
+            "a run without a source requires type destroy or refresh; the type of the Update is {operation:?}"
         )));
     }
     // JSON is YAML with all strings quoted.
@@ -561,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_without_its_source_has_a_name_a_runtime_and_nothing_to_deploy() {
+    fn project_without_source_has_only_name_and_runtime() {
         let tree = std::env::temp_dir().join(format!("driftless-bare-{}", std::process::id()));
         let info = ProjectInfo { name: "a: \"b\" #c\n".into(), runtime: "no".into() };
         for operation in [Operation::Up, Operation::Preview] {
@@ -595,6 +597,6 @@ mod tests {
 
         let failure = not_run(Command::new(&pulumi).spawn().unwrap_err());
         assert_eq!(failure.reason, FailureReason::Unknown);
-        assert!(failure.message.ends_with("; is it in the image, and on its PATH?"), "{}", failure.message);
+        assert!(failure.message.ends_with("; use an image with pulumi on its PATH"), "{}", failure.message);
     }
 }

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_that_may_look_otherwise_leaves_all_to_pulumi() {
+    fn one_ambiguous_value_leaves_all_settings_to_pulumi() {
         for other in [
             plain("a=b", "x"),
             plain("a:config:b", "x"),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_written_where_pulumi_has_noted_the_salt_of_their_passphrase() {
+    fn secrets_are_written_with_the_recorded_salt() {
         const SALT: &str = "v1:EAqe1n0Wkwo=:v1:0n7VeclnEGpRlhE0:aBeMyY8MAudbDgXv/0st1XiBn+FhSQ==";
         let folder = Folder::new("secrets", "name: shop\nruntime: yaml\n");
         let config = [plain("a", "1"), Config { secret: true, ..plain("token", "canary") }];

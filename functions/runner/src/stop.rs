@@ -39,22 +39,22 @@ const LIMIT: Patience =
 impl Stop {
     /// The task was stopped from outside.
     pub(crate) fn asked() -> Self {
-        let message = "interrupted: the task was told to stop".into();
+        let message = "interrupted: task was stopped".into();
         Self { why: Failure { reason: FailureReason::Interrupted, message }, patience: ASKED }
     }
 
     fn silent(seconds: u32, doing: &str) -> Self {
         let message = format!(
-            "interrupted: silent for {seconds} seconds, without an engine event and without output; the last step was {doing}. If that may \
-             take so long, raise SilenceSeconds; else find out why it hangs"
+            "interrupted: no engine event and no output for {seconds}s; the last step was {doing}; find out why it hangs, or \
+             raise SilenceSeconds"
         );
         Self { why: Failure { reason: FailureReason::Silent, message }, patience: LIMIT }
     }
 
     fn timed_out(seconds: u32, doing: &str) -> Self {
         let message = format!(
-            "interrupted: not done in {seconds} seconds, the longest that this run may take; the last step was {doing}. The Update's \
-             annotation {PREFIX}/max-duration gives it more"
+            "interrupted: run exceeded its limit of {seconds}s; the last step was {doing}; raise MaxRunSeconds, or the \
+             annotation {PREFIX}/max-duration of the Update"
         );
         Self { why: Failure { reason: FailureReason::TimedOut, message }, patience: LIMIT }
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_whole_run_has_a_limit_however_lively_it_is() {
+    async fn active_run_is_limited_in_total_time() {
         let heard = Cell::new(Instant::now() + 1000 * SECOND);
         let (why, after) = first(limits(Some(60), Some(90)), &heard).await;
         assert_eq!((why.reason, after.as_secs()), (FailureReason::TimedOut, 90));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_is_told_to_stop_while_a_limit_ends_its_run_has_less_patience() {
+    async fn stop_request_shortens_the_patience_of_a_limit() {
         let (tell, mut stop) = watch::channel(Some(Stop::silent(60, "x")));
         let began = Instant::now();
         let telling = async {

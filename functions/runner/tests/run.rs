@@ -20,7 +20,7 @@ mod aws;
 mod cache;
 
 #[tokio::test]
-async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
+async fn up_runs_all_steps_and_reports_outputs() {
     let aws = Aws::new("up");
     aws.launch(|_| {});
     aws.run().await.unwrap();
@@ -188,7 +188,7 @@ async fn secret_values_reach_pulumi_with_one_newline_more() {
 }
 
 #[tokio::test]
-async fn run_whose_log_is_not_taken_succeeds() {
+async fn run_succeeds_if_its_log_is_refused() {
     let aws = Aws::new("no-log");
     fs::write(aws.dir.join("says"), "a line").unwrap();
     aws.launch(|_| {});
@@ -198,7 +198,7 @@ async fn run_whose_log_is_not_taken_succeeds() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
+async fn stop_before_the_run_ends_the_task() {
     let aws = Aws::new("none");
     let stopping = async {
         aws.answered("GET in/spec 404", 2).await;
@@ -263,7 +263,7 @@ async fn bucket_that_fails_the_runner_is_no_failure_of_the_program() {
 async fn pulumi_sees_no_tree_but_the_one_of_its_run() {
     let (manifest, pack) = stored(&[("Pulumi.yaml", "name: q\nruntime: nodejs\n")]);
     for (name, manifest, words) in [
-        ("other-manifest", Some(manifest.to_bytes()), "the tree is not the one that this run is for"),
+        ("other-manifest", Some(manifest.to_bytes()), "tree has another manifest than the run names"),
         ("other-pack", None, "the file \"Pulumi.yaml\": "),
     ] {
         let aws = Aws::new(name);
@@ -298,7 +298,7 @@ async fn no_file_of_a_tree_is_written_through_a_link() {
 }
 
 #[tokio::test]
-async fn a_stop_while_the_identity_or_the_tree_is_awaited_is_told() {
+async fn stop_during_the_download_is_reported() {
     for name in ["identity", "manifest"] {
         let aws = Aws::new(name);
         aws.launch(|spec| spec.identity = name == "identity");
@@ -325,7 +325,7 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
         aws.stop_in(call).await;
         let (found, reason, message) = aws.failure();
         assert_eq!((found, reason.as_str()), (phase, "Interrupted"), "{call}: {message}");
-        assert!(message.ends_with("pulumi's last words:\nerror: interrupted here"), "{call}: {message}");
+        assert!(message.ends_with("output of pulumi:\nerror: interrupted here"), "{call}: {message}");
         assert_eq!(aws.calls().last().unwrap(), call);
         assert!(aws.result().outputs.is_none());
     }
@@ -374,10 +374,7 @@ async fn files_of_volumes_are_there_before_pulumi_or_the_run_fails() {
     assert_eq!(fs::read(path).unwrap(), b"\xff");
     let (phase, _, message) = aws.failure();
     assert!(phase == Phase::Fetch && message.starts_with(&format!("cannot write {}: ", beyond.display())), "{message}");
-    assert!(
-        message.ends_with("mount the volume at a directory of its own, or use an image whose user may write there"),
-        "{message}"
-    );
+    assert!(message.ends_with("mount the volume at another directory, or use an image whose user may write there"), "{message}");
     assert!(aws.calls().is_empty());
 }
 
@@ -448,7 +445,7 @@ async fn a_result_that_is_stored_already_is_success() {
 }
 
 #[tokio::test]
-async fn a_run_that_reaches_a_limit_is_interrupted_and_tells_its_current_step() {
+async fn run_at_its_limit_is_interrupted_and_names_its_step() {
     let begun = r#"{"resourcePreEvent":{"metadata":{"op":"create","urn":"urn:slow","new":{"custom":true}}}}"#;
     // Long enough to reach that step on a busy machine.
     let (silence, whole) = (
@@ -474,7 +471,7 @@ async fn a_run_that_reaches_a_limit_is_interrupted_and_tells_its_current_step() 
 }
 
 #[tokio::test]
-async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
+async fn possibly_left_lock_is_reported_with_its_end() {
     for dies in [false, true] {
         let aws = Aws::new(&format!("lock-{dies}"));
         aws.launch(|_| {});
@@ -563,7 +560,7 @@ async fn failed_run_names_the_image_if_it_lacks_a_program() {
 }
 
 #[tokio::test]
-async fn a_refresh_that_only_looks_tells_the_drift_it_found_if_it_succeeds() {
+async fn successful_drift_check_reports_its_drift() {
     let drifted = r#"{"resOutputsEvent":{"metadata":{"op":"update","urn":"urn:a","type":"t","old":{"custom":true},"new":{"custom":true,"outputs":{"content":"canary"}},"diffs":["content"],"detailedDiff":{"content":{"diffKind":"update","inputDiff":false}}},"planning":true}}
 {"summaryEvent":{"resourceChanges":{"same":2,"update":1}}}"#;
     for (name, preview_only, dies) in [("drift", true, ""), ("refresh", false, ""), ("drift-dies", true, "refresh")] {
@@ -584,7 +581,7 @@ async fn a_refresh_that_only_looks_tells_the_drift_it_found_if_it_succeeds() {
 }
 
 #[tokio::test]
-async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
+async fn drift_check_can_be_stopped_and_is_a_refresh() {
     let aws = Aws::new("stop-drift");
     aws.launch(|spec| (spec.operation, spec.preview_only) = (Operation::Refresh, true));
     aws.stop_in("refresh").await;
@@ -594,7 +591,7 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
     aws.launch(|spec| spec.preview_only = true);
     aws.run().await.unwrap();
     let (_, _, message) = aws.failure();
-    assert_eq!(message, "only a refresh can look for drift; the Update's type is \"up\"");
+    assert_eq!(message, "a drift check requires type refresh; the type of the Update is \"up\"");
     assert_eq!(aws.calls(), ["install"]);
 }
 
@@ -605,7 +602,7 @@ fn dead_lock() -> Lock {
 }
 
 #[tokio::test]
-async fn each_run_writes_its_own_lock_down_whatever_dead_runs_left() {
+async fn each_run_records_its_own_lock() {
     let left = dead_lock();
     for (name, preview_only, left) in [("new", true, None), ("left", true, Some(left.clone())), ("change", false, Some(left))] {
         let aws = Aws::new(&format!("own-lock-{name}"));
@@ -619,7 +616,7 @@ async fn each_run_writes_its_own_lock_down_whatever_dead_runs_left() {
 }
 
 #[tokio::test]
-async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resource() {
+async fn program_uses_its_service_account_and_failures_name_resources() {
     let aws = Aws::new("account");
     let error = r#"{"diagnosticEvent":{"urn":"urn:a","message":"canary-token is refused","severity":"error"}}"#;
     fs::write(aws.dir.join("events"), format!("{error}\n")).unwrap();

@@ -63,10 +63,10 @@ pub enum Error {
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
     /// The API server's list does not end.
-    #[error("the list of {0} does not end: a page names itself as the next one, or there are more than {MAX_PAGES} pages")]
+    #[error("list of {0} does not end: a page token repeats, or there are more than {MAX_PAGES} pages")]
     Endless(String),
     /// The cluster did not answer in time.
-    #[error("the sweep took longer than {0} seconds")]
+    #[error("sweep took longer than {0}s")]
     TooSlow(u64),
 }
 
@@ -206,7 +206,7 @@ async fn send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<(), Error> {
     if refused.is_empty() {
         return Ok(());
     }
-    let message = format!("{} of {} messages were not taken, twice", refused.len(), hints.len());
+    let message = format!("SQS refused {} of {} messages twice", refused.len(), hints.len());
     Err(driftless_aws::Error::Transient { call: "sqs:SendMessageBatch hints".into(), message }.into())
 }
 
@@ -220,7 +220,7 @@ async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>,
             match answer {
                 Ok(positions) => refused.extend(positions.into_iter().filter_map(|position| batch.get(position)).cloned()),
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(%error, hints = batch.len(), "a batch of hints was not taken");
+                    tracing::warn!(%error, hints = batch.len(), "cannot send a batch of hints; retrying");
                     refused.extend_from_slice(batch);
                 }
                 Err(error) => return Err(error.into()),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_with_a_tree_that_is_too_old_is_asked_for_once_a_day() {
+    fn source_with_an_old_tree_is_collected_once_a_day() {
         let world = World::new(0, Faults::NONE);
         for name in ["a", "b.c", "d", "e", "f"] {
             put(&world, name, &["manifest", "pack"]);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_without_a_manifest_is_asked_for_too_and_other_clusters_are_left_alone() {
+    fn pack_without_a_manifest_is_collected_in_its_cluster_only() {
         let world = World::new(0, Faults::NONE);
         put(&world, "a", &["pack"]);
         world.drive(world.put("trees/other/team/gitrepository.z/sha256-0/pack", Vec::new())).unwrap().unwrap();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_and_workspaces_that_may_want_a_look_are_hinted() {
+    fn updates_and_workspaces_that_may_be_due_are_hinted() {
         let world = World::new(0, Faults::NONE);
         let complete = json!({ "conditions": is_true("Complete", world.now()) });
         let ttl = |ttl: &str| json!({ "ttlAfterCompleted": ttl });
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn of_another_operators_namespace_only_what_may_run_for_us_is_hinted() {
+    fn outside_the_namespace_filter_only_own_updates_are_hinted() {
         let world = World::new(0, Faults::NONE);
         for (name, ours) in [("theirs", Value::Null), ("ours", json!({ "commit": "c" }))] {
             insert(&world, "Update", name, json!({}), &json!({ "driftless": ours }), &json!({}));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_fails_takes_no_hint_from_what_came_before_and_from_other_kinds() {
+    fn failed_page_loses_no_hint_of_other_pages_and_kinds() {
         let mut seen = BTreeSet::new();
         for seed in 0..200 {
             let world = World::new(seed, Faults { transient: 150, ..Faults::NONE });
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hanging_cluster_takes_no_sweep_from_the_others() {
+    async fn hanging_cluster_delays_no_sweep_of_others() {
         let names = ["a", "hangs", "b", "fails"].map(String::from);
         let swept = std::cell::RefCell::new(Vec::new());
         let failed = each_within(&names, Duration::from_mins(4), async |name| {
@@ -492,12 +492,12 @@ mod tests {
         });
         let failed: Vec<_> = failed.await.into_iter().map(|(name, error)| format!("{name}: {error}")).collect();
         assert_eq!(swept.into_inner(), ["a", "b"]);
-        assert_eq!(failed[0], "hangs: the sweep took longer than 240 seconds");
+        assert_eq!(failed[0], "hangs: sweep took longer than 240s");
         assert!(failed[1].starts_with("fails: the list of stacks does not end"), "{failed:?}");
     }
 
     #[test]
-    fn more_hints_than_are_under_way_at_once_are_all_sent() {
+    fn hints_beyond_one_set_of_batches_are_all_sent() {
         let world = World::new(0, Faults::NONE);
         let name = |name: usize| {
             let (cluster, api_version, kind, namespace) = (CLUSTER.into(), "v1".into(), "Stack".into(), "n".into());
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_queue_does_not_take_is_sent_once_more() {
+    fn refused_hints_are_sent_once_more() {
         let (mut complete, mut failed) = (0, 0);
         for seed in 0..60 {
             let world = World::new(seed, Faults { transient: 60, ..Faults::NONE });

@@ -48,16 +48,16 @@ async fn main() -> Result<(), Error> {
             let swept = sweep(name, &cluster, &queues, settings, tick).await?;
             let collections = collect(name, &objects, &queues, settings, tick).await?;
             tracing::info!(cluster = name, hints = swept.hints, collections, "swept");
-            tell(name, swept, begun, now());
+            emit_metrics(name, swept, begun, now());
             Ok(())
         };
         let failed = each_within(&names, limit(&event), sweep_one).await;
         for (name, error) in &failed {
-            tracing::error!(cluster = name, %error, "the sweep failed");
+            tracing::error!(cluster = name, %error, "sweep failed");
             metrics::count_one(Metric::TransientFailures, "sweeper", name, name, now());
         }
         if let Err(error) = &attended {
-            tracing::error!(%error, "live tasks are not attended");
+            tracing::error!(%error, "cannot hint live tasks");
         }
         attended?;
         failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error.into()))
@@ -65,7 +65,7 @@ async fn main() -> Result<(), Error> {
     .await
 }
 
-fn tell(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
+fn emit_metrics(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
     let values = [
         (Metric::Stacks, count(swept.stacks)),
         (Metric::UpdatesWaiting, count(swept.waiting)),

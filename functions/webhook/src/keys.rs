@@ -26,8 +26,8 @@ pub struct Keys(HashMap<String, Vec<(Option<Sender>, SecretString)>>);
 /// The keys cannot be used. The error repeats nothing of the text.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "not a JSON object of clusters and keys: each cluster has an object of senders (flux, github, gitlab or gitea, with /NAME \
-     behind it where there are several) and keys that are not empty"
+    "not a JSON object of clusters and keys; give each cluster an object of senders (flux, github, gitlab or gitea, followed \
+     by /NAME if there are several) and their keys, which must not be empty"
 )]
 pub struct InvalidKeys;
 
@@ -141,7 +141,7 @@ impl<K: Keyring> KeySecret<K> {
         if now.duration_since(kept.1) >= KEPT {
             match read(&self.keyring, &self.secret).await {
                 Ok(keys) => kept.0 = keys,
-                Err(error) => tracing::error!(%error, "keys not read again; those read before are used"),
+                Err(error) => tracing::error!(%error, "cannot read the keys again; the previous keys stay in use"),
             }
             kept.1 = now;
         }

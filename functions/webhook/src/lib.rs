@@ -59,14 +59,14 @@ fn hints(keys: &Keys, request: &LambdaFunctionUrlRequest, now: Timestamp) -> Res
         return Err((StatusCode::UNAUTHORIZED, "unknown cluster or bad signature"));
     }
     let hints = sender.hints(cluster, &request.headers, &body);
-    hints.map_err(|_| (StatusCode::BAD_REQUEST, "not an event of this sender as JSON"))
+    hints.map_err(|_| (StatusCode::BAD_REQUEST, "body is not a JSON event of this sender"))
 }
 
 async fn send(queues: &impl Queues, hints: &[Hint]) -> Answer {
     for hint in hints {
         if let Err(error) = queues.hint(hint, 0).await {
-            tracing::error!(object = %hint.object, %error, "a hint was not sent");
-            return (StatusCode::SERVICE_UNAVAILABLE, "the hint was not sent; try again");
+            tracing::error!(object = %hint.object, %error, "cannot send a hint");
+            return (StatusCode::SERVICE_UNAVAILABLE, "cannot send the hint; try again");
         }
         tracing::info!(object = %hint.object, revision = hint.revision, "hinted");
     }
@@ -77,10 +77,10 @@ async fn send(queues: &impl Queues, hints: &[Hint]) -> Answer {
 fn body(request: &LambdaFunctionUrlRequest) -> Result<Cow<'_, [u8]>, Answer> {
     let text = request.body.as_deref().unwrap_or_default();
     if text.len() > MAX_BODY_BYTES {
-        return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"));
+        return Err((StatusCode::PAYLOAD_TOO_LARGE, "body is too long"));
     }
     if request.is_base64_encoded {
-        BASE64_STANDARD.decode(text).map(Cow::Owned).map_err(|_| (StatusCode::BAD_REQUEST, "the body is not base64"))
+        BASE64_STANDARD.decode(text).map(Cow::Owned).map_err(|_| (StatusCode::BAD_REQUEST, "body is not base64"))
     } else {
         Ok(Cow::Borrowed(text.as_bytes()))
     }

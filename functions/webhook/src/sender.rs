@@ -46,7 +46,7 @@ impl Sender {
             Self::Flux => {
                 let known = header("authorization").strip_prefix(b"Bearer ").is_some_and(|token| keys.is(cluster, self, token));
                 if known {
-                    tracing::warn!(cluster, "the body of a notification is not signed: give its Provider the type generic-hmac");
+                    tracing::warn!(cluster, "notification is not signed; set the type of its Provider to generic-hmac");
                 }
                 known
             }

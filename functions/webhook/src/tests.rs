@@ -117,7 +117,7 @@ fn a_body_in_base64_is_verified_decoded() {
 }
 
 #[test]
-fn nothing_is_hinted_without_the_clusters_own_signature_over_these_bytes() {
+fn unsigned_or_foreign_body_is_not_hinted() {
     for (path, body, signature) in [
         ("/prod-eu", GIT, ""),
         ("/prod-eu", GIT, "sha256="),
@@ -135,7 +135,7 @@ fn nothing_is_hinted_without_the_clusters_own_signature_over_these_bytes() {
 }
 
 #[test]
-fn the_vector_of_flux_itself_is_verified_and_its_unknown_reason_ignored() {
+fn test_vector_of_flux_is_verified() {
     let body = concat!(
         r#"{"involvedObject":{"kind":"GitRepository","namespace":"gitops-system","name":"webapp"},"severity":"info","#,
         r#""timestamp":"2022-09-30T06:40:29Z","message":"message","reason":"reason","metadata":{"test":"metadata"},"#,
@@ -146,7 +146,7 @@ fn the_vector_of_flux_itself_is_verified_and_its_unknown_reason_ignored() {
 }
 
 #[test]
-fn what_is_signed_but_no_event_is_refused() {
+fn signed_body_that_is_no_event_is_refused() {
     let signature = "sha256=2a63fd1e7abb74e940579eb8e94b36001cecd135dc8e18822c70192081aaeb37";
     assert_eq!(post(request("/prod-eu", r#"{"no":"json"#, signature)), (400, vec![]));
     let signature = "sha256=6be8a798f9899f6b4db1eccb32797aa8af8fdfcd35bbb35172baa418efaee686";
@@ -184,7 +184,7 @@ fn only_an_artifact_of_a_source_leads_to_a_hint_of_it() {
 }
 
 #[test]
-fn what_flux_applied_is_hinted_by_what_applied_it() {
+fn event_of_a_flux_applier_hints_the_applied_objects() {
     for (body, signature, api_version, kind, namespace, name) in [
         (KUSTOMIZATION, KUSTOMIZATION_SIGNATURE, "kustomize.toolkit.fluxcd.io/v1", "Kustomization", "flux-system", "shop"),
         (HELM_RELEASE, HELM_RELEASE_SIGNATURE, "helm.toolkit.fluxcd.io/v2", "HelmRelease", "shop", "storefront"),
@@ -196,7 +196,7 @@ fn what_flux_applied_is_hinted_by_what_applied_it() {
 }
 
 #[test]
-fn only_what_succeeded_and_is_not_our_own_word_leads_to_a_hint() {
+fn only_success_events_of_flux_lead_to_hints() {
     let event = |group: &str, kind: &str, reason: &str, severity: &str, controller: &str| {
         let body = json!({
             "involvedObject": { "apiVersion": format!("{group}.toolkit.fluxcd.io/v1"), "kind": kind, "namespace": "shop", "name": "x" },
@@ -231,7 +231,7 @@ fn only_what_succeeded_and_is_not_our_own_word_leads_to_a_hint() {
 }
 
 #[test]
-fn an_unsigned_body_of_flux_is_taken_from_who_knows_the_key() {
+fn unsigned_flux_body_needs_the_key_in_its_header() {
     for (path, headers, status) in [
         ("/prod-eu", &[("authorization", "Bearer driftless-test-key")][..], 202),
         ("/prod-eu", &[("authorization", "Bearer driftless-test-kez")], 401),
@@ -326,7 +326,7 @@ fn a_forged_push_leads_to_nothing() {
 }
 
 #[test]
-fn what_is_no_push_is_ignored_and_what_is_none_although_it_says_so_is_refused() {
+fn other_event_is_ignored_and_malformed_push_is_refused() {
     for (path, body, [(event, _), proof]) in pushes() {
         for other in ["ping", "issues", "Issue Hook", "create", ""] {
             assert_eq!(post(request_with(path, body, &[(event, other), proof])), (200, vec![]), "{path} {other}");
@@ -391,7 +391,7 @@ fn the_vector_of_standard_webhooks_is_verified() {
 }
 
 #[test]
-fn the_samples_of_requests_have_the_bodies_and_the_proofs_of_their_senders() {
+fn sample_requests_have_valid_bodies_and_signatures() {
     let keys = r#"{"world":{"flux":"a-key-for-one-machine-only","github":"a-key-for-git-hosts-only"}}"#;
     let keys: Keys = keys.parse().unwrap();
     for (sample, posted, status) in [
@@ -408,13 +408,13 @@ fn the_samples_of_requests_have_the_bodies_and_the_proofs_of_their_senders() {
 }
 
 #[test]
-fn when_the_queue_is_down_flux_is_asked_to_try_again() {
+fn unavailable_queue_asks_the_sender_to_retry() {
     let world = World::new(0, Faults { transient: 1000, ..Faults::NONE });
     assert_eq!(post_to(&world, request("/prod-eu", GIT, GIT_SIGNATURE)), (503, vec![]));
 }
 
 #[test]
-fn a_body_that_is_too_long_is_not_looked_at() {
+fn too_long_body_is_not_read() {
     assert_eq!(post(request("/prod-eu", &" ".repeat(MAX_BODY_BYTES + 1), GIT_SIGNATURE)), (413, vec![]));
 }
 
@@ -443,7 +443,7 @@ fn status_with(keys: &str, path: &str, body: &str, headers: &[Header]) -> i64 {
 }
 
 #[test]
-fn the_key_of_one_sender_proves_no_other() {
+fn key_of_one_sender_authenticates_no_other() {
     let key = "driftless-test-key";
     let owners = ["github", "gitlab", "gitea", "gitea"];
     for ((path, body, headers), owner) in pushes().into_iter().zip(owners) {

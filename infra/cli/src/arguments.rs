@@ -246,5 +246,5 @@ impl From<RunOperation> for Operation {
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let parsed = duration(text).and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| format!("{text:?} is no duration; write one such as 10m or 1h30m"))
+    parsed.ok_or_else(|| format!("{text:?} is not a duration; write one such as 10m or 1h30m"))
 }

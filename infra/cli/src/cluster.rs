@@ -57,7 +57,7 @@ impl Cluster {
 
     /// The cluster of this context, or of the current one, of this kubeconfig, or of the one that kubectl uses.
     pub async fn open(kubeconfig: Option<&Path>, context: Option<&str>, namespace: Option<&str>) -> Result<Self> {
-        let unusable = |error: &dyn std::fmt::Display| Error::failed(format!("the kubeconfig cannot be used: {error}"));
+        let unusable = |error: &dyn std::fmt::Display| Error::failed(format!("cannot use the kubeconfig: {error}"));
         let read = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
         let read = read.map_err(|error| unusable(&error))?;
         let options = KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
@@ -116,7 +116,7 @@ impl Cluster {
                 None => match self.find(&self.namespace, name).await? {
                     Some(found) => Ok(Target::Update(Box::new(found))),
                     None => Err(Error::failed(format!(
-                        "no Stack and no Update {name:?} in namespace {:?}; set --namespace",
+                        "no Stack or Update {name:?} in namespace {:?}; set --namespace",
                         self.namespace
                     ))),
                 },
@@ -187,7 +187,7 @@ fn failure(call: &str, error: &kube::Error) -> Error {
         }
         kube::Error::Api(status) if status.code == 401 => format!("{call}: credentials refused; log in again"),
         kube::Error::Api(status) if status.code == 404 && status.reason != "NotFound" => {
-            format!("{call}: the cluster does not serve this kind; install its CRD or choose another --context")
+            format!("{call}: cluster does not serve this kind; install its CRD or choose another --context")
         }
         kube::Error::Api(status) => format!("{call}: {}", status.message),
         other => format!("{call}: {other}"),

@@ -72,7 +72,7 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
             let page = ui::Page { cluster: open(&connection).await?, all_namespaces, system_namespace, now: terminal.now };
             let server = ui::Server::bind(port).await?;
             (terminal.out)(&format!("{}\n", server.url()));
-            (terminal.note)("the URL has the key of this page; keep it to yourself; Ctrl-C ends the page");
+            (terminal.note)("the URL contains the key of this page; keep it secret; stop the page with Ctrl-C");
             server.serve(page).await?;
         }
         command => in_cluster(&open(&connection).await?, command, terminal).await?,
@@ -218,7 +218,7 @@ async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Term
     terminal.show(&diff, output, diff::render)?;
     match diff.differs {
         Some(differs) => Ok(exit_code(!differs)),
-        None => Err(Error::failed(format!("{}: a run failed, so that its differences are not known", diff.object))),
+        None => Err(Error::failed(format!("{}: a run failed; its differences are unknown", diff.object))),
     }
 }
 
@@ -294,7 +294,7 @@ async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Term
         Target::Stack(stack) => {
             let place = format!("Stack {}/{}", cluster.namespace, stack.name_any());
             let name = log::of_stack(&stack).ok_or_else(|| Error::failed(format!("{place} has no run yet")))?;
-            let gone = format!("{place} last ran as Update {name}, which is deleted, and its log with it");
+            let gone = format!("{place} last ran as Update {name}, which was deleted with its log");
             let found: Option<Update> = cluster.find(&cluster.namespace, &name).await?;
             found.ok_or_else(|| Error::failed(gone))?
         }

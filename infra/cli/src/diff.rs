@@ -152,7 +152,7 @@ fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
         update: last.name.clone(),
         ended: last.last_resync_time,
         revision: last.last_attempted_commit.clone(),
-        summary: format!("{state}; its changes are not known, because its Update is deleted"),
+        summary: format!("{state}; its changes are unknown, because its Update was deleted"),
         changes: BTreeMap::new(),
         resources: Vec::new(),
         unnamed: 0,
@@ -164,7 +164,7 @@ fn drift(stack: &CoreStack) -> Option<Run> {
     let status = &stack.status.drift;
     let (differs, summary, found) = match status.verdict.as_ref()? {
         DriftVerdict::None => (Some(false), "no drift".to_owned(), None),
-        DriftVerdict::Remediated => (Some(false), "an update has put the drift back".into(), None),
+        DriftVerdict::Remediated => (Some(false), "an update has remediated the drift".into(), None),
         DriftVerdict::Found(drift) => {
             let resources = if drift.count == 1 { "resource" } else { "resources" };
             (Some(true), format!("{} {resources} drifted", drift.count), Some(drift))
@@ -287,9 +287,9 @@ pub fn render(diff: &Diff, style: Style, now: Timestamp) -> String {
         }
         match run.unnamed {
             0 => {}
-            1 => text += "  1 resource is not named here; see the log of the Update\n",
+            1 => text += "  1 resource is not listed; see the log of the Update\n",
             more => {
-                let _ = writeln!(text, "  {more} resources are not named here; see the log of the Update");
+                let _ = writeln!(text, "  {more} resources are not listed; see the log of the Update");
             }
         }
     }

@@ -169,7 +169,7 @@ fn rest(stack: &Stack) -> String {
             };
             format!("the last update matches generation {}{commit}", last.generation)
         }
-        None => "no update is wanted".into(),
+        None => "no update is needed".into(),
     }
 }
 
@@ -180,7 +180,7 @@ fn wanted(snapshot: &Snapshot, effects: &[Effect], now: Timestamp) -> Option<Str
     }
     let Some(SourceState::Artifact { revision, .. }) = &snapshot.source else { return None };
     match is_synced(&snapshot.stack, revision, snapshot.inputs, now) {
-        Sync::Run(why) if !snapshot.stack.suspended => Some(format!("it finds that a run is wanted: {why}")),
+        Sync::Run(why) if !snapshot.stack.suspended => Some(format!("it decides to run: {why}")),
         Sync::Run(_) | Sync::Synced => None,
     }
 }
@@ -190,20 +190,20 @@ fn effect(effect: &Effect) -> Option<String> {
     Some(match effect {
         Effect::Event { .. } => return None,
         Effect::AddFinalizer => "it adds the finalizer".into(),
-        Effect::Fetch(source) => format!("it has {} fetched", source_name(source)),
+        Effect::Fetch(source) => format!("it requests a fetch of {}", source_name(source)),
         Effect::Run(new) => {
             let revision =
                 if new.current.commit.is_empty() { String::new() } else { format!(" of {}", short(&new.current.commit)) };
             format!("it starts {}{revision} as Update {}: {}", new.operation.as_str(), new.current.name, new.message)
         }
         Effect::CheckDrift(new) => format!("it starts a drift check as Update {}", new.current.name),
-        Effect::Launch { update, .. } => format!("it has Update {update} reconciled"),
-        Effect::ReleaseUpdate { update, .. } => format!("it takes over the outcome of Update {update}"),
-        Effect::CompareInputs => "it has the Secrets and ConfigMaps compared with those of the last run".into(),
-        Effect::WakeDependents => "it has the Stacks reconciled that wait for this one".into(),
+        Effect::Launch { update, .. } => format!("it hints Update {update}"),
+        Effect::ReleaseUpdate { update, .. } => format!("it records the outcome of Update {update} on the Stack"),
+        Effect::CompareInputs => "it requests a comparison of the Secrets and ConfigMaps with those of the last run".into(),
+        Effect::WakeDependents => "it hints the Stacks that wait for this one".into(),
         Effect::ReclaimWorkspace => "it deletes the Workspace".into(),
         Effect::RequestReconcile { stack, .. } => format!("it requests a run of Stack {stack}"),
-        Effect::RemoveFinalizer => "it removes the finalizer, and the Stack is gone".into(),
+        Effect::RemoveFinalizer => "it removes the finalizer, and the Stack is deleted".into(),
     })
 }
 
@@ -225,16 +225,20 @@ fn next(snapshot: &Snapshot, planned: Option<Timestamp>, now: Timestamp) -> Next
     // A turn never comes in a period that is longer than time.
     let is_due = due(stack, i64::MAX, TICK_SECONDS, now);
     let (at, why) = match (booked, planned) {
-        (Some(at), _) => (Some(at), "the last reconciliation requeued it, or earlier by an event"),
-        (None, _) if is_due => (tick(1), "something is not reconciled yet, or is overdue; the sweep hints it, or an event does"),
+        (Some(at), _) => (Some(at), "when the last reconciliation requeued it, or earlier after an event"),
+        (None, _) if is_due => (
+            tick(1),
+            "a change is not reconciled yet, or a reconciliation is overdue; the sweep or an \
+             event hints it",
+        ),
         (None, Some(at)) if at > now => {
-            (Some(at), "a reconciliation before that requeues it for then, or an event comes earlier")
+            (Some(at), "an earlier reconciliation requeues it for that time, or an event hints it earlier")
         }
         _ => {
             let turn = (1..=PERIOD_SECONDS / TICK_SECONDS)
                 .filter_map(tick)
                 .find(|at| its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, *at));
-            (turn, "its turn in the sweep with the default LookPeriodSeconds of 600, or earlier by an event")
+            (turn, "its time in the sweep with the default LookPeriodSeconds of 600, or earlier after an event")
         }
     };
     Next { at, why: why.into() }
@@ -325,7 +329,7 @@ pub fn update(update: &Update, standing: Standing, system_namespace: &str, now: 
     let phase = view::phase(update);
     let (doing, reason, message) = match plan_run(&facts, now) {
         Ok(plan) => run_words(&plan, update, &phase, now),
-        Err(need) => (Doing::Waits, "Unknown".into(), format!("the decision depends on a fact that is not known here: {need:?}")),
+        Err(need) => (Doing::Waits, "Unknown".into(), format!("the decision depends on a fact that is unknown here: {need:?}")),
     };
     let effects = plan_update(&known, &facts, now).unwrap_or_default();
     let name = update.name_any();
@@ -388,8 +392,8 @@ fn run_words(plan: &RunPlan, update: &Update, phase: &Phase, now: Timestamp) -> 
             let message = view::condition(update, "Failed").map(|failed| failed.message.clone()).unwrap_or_default();
             (Doing::Stalled, reason.clone(), message)
         }
-        (RunPlan::Publish, _) => (Doing::Rests, name("UpdateSucceeded"), "the run did what it was asked for".into()),
-        (RunPlan::Stop(why), _) => (Doing::Runs, name("Progressing"), format!("the task is told to stop: {why}")),
+        (RunPlan::Publish, _) => (Doing::Rests, name("UpdateSucceeded"), "the run succeeded".into()),
+        (RunPlan::Stop(why), _) => (Doing::Runs, name("Progressing"), format!("the task is stopped: {why}")),
         (RunPlan::Wait { reason, message, .. }, Phase::Waiting(_, shown)) => {
             (Doing::Waits, reason.to_string(), if shown.is_empty() { message.clone() } else { shown.clone() })
         }
@@ -397,17 +401,17 @@ fn run_words(plan: &RunPlan, update: &Update, phase: &Phase, now: Timestamp) -> 
         (_, Phase::Running) | (RunPlan::Supply { .. } | RunPlan::Conclude(_), _) => {
             (Doing::Runs, name("Progressing"), self::phase(update, now))
         }
-        (RunPlan::Start, _) => (Doing::Waits, name("Progressing"), "nothing is known to keep its task from starting".into()),
-        (RunPlan::Leave, _) => (Doing::Rests, name("Superseded"), "its Stack does not name it; it is not run".into()),
+        (RunPlan::Start, _) => (Doing::Waits, name("Progressing"), "no known reason prevents the start of its task".into()),
+        (RunPlan::Leave, _) => (Doing::Rests, name("Superseded"), "its Stack does not name it; it does not run".into()),
         (RunPlan::Wait { reason, message, .. }, _) => (Doing::Waits, reason.to_string(), message.clone()),
     }
 }
 
 fn update_effect(effect: UpdateEffect) -> &'static str {
     match effect {
-        UpdateEffect::Launch => "it has the launcher reconcile the run",
-        UpdateEffect::HintStack => "it has the Stack reconciled",
-        UpdateEffect::HintDependents => "it has the Stacks reconciled that wait for this one's",
+        UpdateEffect::Launch => "it requests a reconciliation by the launcher",
+        UpdateEffect::HintStack => "it hints the Stack",
+        UpdateEffect::HintDependents => "it hints the Stacks that wait for its Stack",
         UpdateEffect::Release => "it removes the finalizer",
         UpdateEffect::Delete => "it deletes the Update: ttlAfterCompleted has elapsed",
     }
@@ -427,7 +431,11 @@ fn update_next(known: &UpdateFacts, facts: &RunFacts, phase: &Phase, now: Timest
         Phase::Running => {
             (after(LIVE_SECONDS), "the sweep hints a live run at the latest then; the end of its task is an event before that")
         }
-        Phase::Succeeded | Phase::Failed(_) if known.finalizer => (after(TICK_SECONDS), "its outcome is not taken over yet"),
+        Phase::Succeeded | Phase::Failed(_) if known.finalizer => (
+            after(TICK_SECONDS),
+            "its outcome is not recorded on the \
+             Stack yet",
+        ),
         Phase::Succeeded | Phase::Failed(_) => {
             match known.complete_since.zip(known.ttl).and_then(|(since, ttl)| since.checked_add(ttl).ok()) {
                 Some(at) if at <= now => (after(TICK_SECONDS), "ttlAfterCompleted has elapsed, and the sweep hints it"),
@@ -480,14 +488,14 @@ pub fn render(explanation: &Explanation, style: Style, now: Timestamp) -> String
     let at = match next.at {
         Some(at) if at > now => format!("{} (in {})", time(at), span(at.duration_since(now))),
         Some(at) => time(at),
-        None => "no time is set".into(),
+        None => "no time".into(),
     };
     let _ = write!(text, "\nNext reconciliation: {at}\n  {}\n\nA reconciliation now:\n", next.why);
     for sentence in now_does {
         let _ = writeln!(text, "  - {}", clean(sentence));
     }
     if *from_status {
-        text += "  - the state above is what the last one wrote, because it knew all facts\n";
+        text += "  - the state above is that of the last reconciliation, which knew all facts\n";
     }
     text += "\nFacts:\n";
     let width = facts.iter().map(|fact| fact.name.chars().count()).max().unwrap_or_default();

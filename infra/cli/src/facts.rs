@@ -36,11 +36,11 @@ impl Unknown {
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::Outcome => "the recorded outcome of the run is in S3; the status of its Update stands for it",
-            Self::Git => "whether git has a newer commit is not known here; the commit that ran last stands for the newest",
+            Self::Outcome => "the recorded outcome of the run is in S3; the status of its Update is used instead",
+            Self::Git => "whether git has a newer commit is unknown here; the commit of the last run counts as the newest",
             Self::Fetch => "the result of the last fetch is in S3; the status of the Stack has its message",
-            Self::Tree => "whether the source is stored for a run is known in S3 only",
-            Self::Inputs => "whether a Secret or ConfigMap has changed since the last run is known in S3 only",
+            Self::Tree => "whether the source is stored for a run is only known in S3",
+            Self::Inputs => "whether a Secret or ConfigMap has changed since the last run is only known in S3",
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn absent(update: &Update) -> String {
         view::Phase::Running => format!("Update {name} has no log yet: the first lines appear within a minute"),
         view::Phase::Succeeded | view::Phase::Failed(_) => match view::ours(update).log {
             Some(address) => format!("Update {name} has no log in the cluster; the whole log is at {address}"),
-            None => format!("Update {name} has no log: it has ended without a task"),
+            None => format!("Update {name} has no log: it ended without a task"),
         },
     }
 }

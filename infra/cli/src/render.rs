@@ -138,9 +138,9 @@ pub fn formatted(value: &impl Serialize, format: Format) -> Result<String> {
     match format {
         Format::Json => serde_json::to_string_pretty(value)
             .map(|text| text + "\n")
-            .map_err(|error| Error::failed(format!("the answer cannot be printed as JSON: {error}"))),
+            .map_err(|error| Error::failed(format!("cannot print the answer as JSON: {error}"))),
         Format::Yaml => serde_saphyr::to_string(value)
             .map(|text| text.trim_end().to_owned() + "\n")
-            .map_err(|error| Error::failed(format!("the answer cannot be printed as YAML: {error}"))),
+            .map_err(|error| Error::failed(format!("cannot print the answer as YAML: {error}"))),
     }
 }

@@ -107,9 +107,9 @@ pub fn reconcile(stack: &Stack, with_source: bool, now: Timestamp) -> Result<Req
     }
     changes.push(annotate(stack, names::RECONCILIATION_REQUEST, Some(&value)));
     let done = if stack.is_suspended() {
-        format!("{} is requested to run again, and is suspended: no run starts before it is resumed", place(stack))
+        format!("requested a run of {}, which is suspended; no run starts until it is resumed", place(stack))
     } else {
-        format!("{} is requested to run again", place(stack))
+        format!("requested a run of {}", place(stack))
     };
     Ok(Request { changes, done })
 }
@@ -117,7 +117,7 @@ pub fn reconcile(stack: &Stack, with_source: bool, now: Timestamp) -> Result<Req
 /// Suspends a Stack.
 #[must_use]
 pub fn suspend(stack: &Stack) -> Request {
-    let done = format!("{} is suspended: no run starts, and a live run continues", place(stack));
+    let done = format!("{} is suspended; no run starts, and a live run continues", place(stack));
     Request::of(annotate(stack, names::SUSPEND, Some("true")), done)
 }
 
@@ -137,18 +137,18 @@ pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
     let core = CoreStack::from(stack);
     if core.drift.is_none() {
         let remedy = format!("set the annotation {}", names::DRIFT_SCHEDULE);
-        return Err(Error::failed(format!("{} has no drift schedule, so no drift is put back; {remedy}", place(stack))));
+        return Err(Error::failed(format!("{} has no drift schedule; no drift is remediated; {remedy}", place(stack))));
     }
     if always {
-        let done = format!("{} puts back all drift that a check finds", place(stack));
+        let done = format!("{} remediates all drift that a check finds", place(stack));
         return Ok(Request::of(annotate(stack, names::REMEDIATE, Some(names::ALWAYS)), done));
     }
     match (&core.status.drift.verdict, &core.status.drift.last) {
         (Some(DriftVerdict::Found(drift)), Some(check)) => {
-            let done = format!("{} puts back what the check {check} found: {drift}", place(stack));
+            let done = format!("{} remediates the drift that check {check} found: {drift}", place(stack));
             Ok(Request::of(annotate(stack, names::REMEDIATE, Some(check)), done))
         }
-        _ => Err(Error::failed(format!("{} has no drift to put back; its condition Drifted is not True", place(stack)))),
+        _ => Err(Error::failed(format!("{} has no drift to remediate; its condition Drifted is not True", place(stack)))),
     }
 }
 
@@ -156,19 +156,19 @@ pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
 pub fn cancel(target: &Target) -> Result<Request> {
     let (name, note) = match target {
         Target::Update(update) if update.is_complete() => {
-            return Err(Error::failed(format!("Update {} has ended; nothing is canceled", update.name_any())));
+            return Err(Error::failed(format!("Update {} has ended; nothing to cancel", update.name_any())));
         }
         Target::Update(update) => (update.name_any(), String::new()),
         Target::Stack(stack) => {
             let status = stack.status.as_ref();
             let current = status.and_then(|status| status.current_update.as_ref()?.name.clone());
             let name =
-                current.ok_or_else(|| Error::failed(format!("{} has no current Update; nothing is canceled", place(stack))))?;
+                current.ok_or_else(|| Error::failed(format!("{} has no current Update; nothing to cancel", place(stack))))?;
             let note = if stack.is_suspended() { "" } else { "; the Stack retries it unless it is suspended" };
             (name, note.to_owned())
         }
     };
-    let done = format!("Update {name} is canceled: its task is told to stop{note}");
+    let done = format!("canceled Update {name}: its task is being stopped{note}");
     Ok(Request::of(Change::Delete(name), done))
 }
 
@@ -210,5 +210,5 @@ pub fn run(stack: &Stack, operation: Operation, settings: &RunSettings) -> Resul
     let prefix = format!("{}-{}-", prefix.trim_end_matches(['.', '-']), operation.as_str());
     let metadata = ObjectMeta { generate_name: Some(prefix), ..ObjectMeta::default() };
     let update = Update { metadata, spec, status: None };
-    Ok(Request::of(Change::Create(Box::new(update)), format!("{} of {} is requested", operation.as_str(), place(stack))))
+    Ok(Request::of(Change::Create(Box::new(update)), format!("requested {} of {}", operation.as_str(), place(stack))))
 }

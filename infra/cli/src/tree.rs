@@ -51,7 +51,7 @@ pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], now: 
             Some(SourceState::NoArtifact { why }) => (Tone::Bad, format!("has no artifact: {why}")),
             Some(SourceState::Unfit { why }) => (Tone::Bad, why.clone()),
             Some(SourceState::Unknown { subject }) => (Tone::Busy, format!("{subject} is not fetched yet")),
-            None => (Tone::Faint, "its state cannot be read here".into()),
+            None => (Tone::Faint, "its state is unknown here".into()),
         };
         let mut node = Node::new(object, tone, detail);
         node.children = revisions(&core, updates, now);
@@ -69,7 +69,7 @@ fn revisions(stack: &CoreStack, updates: &[Update], now: Timestamp) -> Vec<Node>
     for update in updates {
         let object = match view::revision(update) {
             Some(revision) => format!("revision {}", short(revision)),
-            None => "the revision that ran last".to_owned(),
+            None => "the revision of the last run".to_owned(),
         };
         let node = self::update(stack, update, now);
         match nodes.iter_mut().find(|node| node.object == object) {
@@ -90,7 +90,7 @@ fn update(stack: &CoreStack, update: &Update, now: Timestamp) -> Node {
     let took = ours.duration.clone().or_else(|| Some(span(ended?.duration_since(started?)))).unwrap_or_else(|| "0s".into());
     let summary = ours.summary.clone().map(|summary| format!(", {summary}")).unwrap_or_default();
     let (tone, outcome) = match view::phase(update) {
-        Phase::Waiting(reason, _) if reason.is_empty() => (Tone::Busy, "is to start".to_owned()),
+        Phase::Waiting(reason, _) if reason.is_empty() => (Tone::Busy, "starts soon".to_owned()),
         Phase::Waiting(reason, message) => (Tone::Busy, format!("waits: {reason}: {message}")),
         Phase::Running => (Tone::Busy, format!("runs since {}{summary}", since(started))),
         Phase::Succeeded => (Tone::Good, format!("succeeded in {took}, {} ago{summary}", since(ended))),

@@ -98,7 +98,7 @@ fn diff_shows_what_a_preview_would_change_and_a_check_found() {
 }
 
 #[test]
-fn diff_differs_only_by_what_is_left_to_apply() {
+fn diff_counts_only_changes_left_to_apply() {
     let applied = difference("web", &view::updates_of(&stack("web"), updates()), "");
     assert_eq!(applied.differs, Some(false), "an applied change is no difference");
     golden("diff-applied", &diff::render(&applied, PLAIN, now()));
@@ -144,7 +144,7 @@ fn update_is_explained_by_the_planner_of_runs() {
 }
 
 #[test]
-fn requests_are_what_a_person_would_write() {
+fn requests_equal_their_kubectl_patches() {
     let dry_run = |request: driftless_cli::Result<request::Request>| request.unwrap().dry_run("team").unwrap();
     golden("reconcile", &dry_run(request::reconcile(&stack("shop"), true, now())));
     golden("suspend", &dry_run(Ok(request::suspend(&stack("shop")))));
@@ -159,7 +159,7 @@ fn requests_are_what_a_person_would_write() {
 }
 
 #[test]
-fn request_says_what_it_leads_to() {
+fn request_output_names_its_effect() {
     let mut suspended = stack("web");
     suspended.annotations_mut().insert("driftless.dev/suspend".into(), "true".into());
     let done = [

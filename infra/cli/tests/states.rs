@@ -109,8 +109,8 @@ fn explanation_agrees_with_the_next_plan() {
 }
 
 #[test]
-fn status_stands_where_the_decision_rests_on_an_unknown_fact() {
-    let message = "Program \"network\" at generation 2: it is too large; not tried again until the source changes";
+fn status_is_shown_if_the_decision_needs_an_unknown_fact() {
+    let message = "Program \"network\" at generation 2: it is too large; not retried until the source changes";
     let mut stack = failed(0, 3600, |_| ());
     stack.status.readiness = Some(Readiness::stalled(StackReason::SourceUnavailable, message));
     let explain = |unknown| explain::stack(&facts_of(stack.clone(), false), unknown, None, now());

@@ -49,7 +49,7 @@ impl Canary<'_> {
         let started = Instant::now();
         if let Err(why) = kubectl.text(&["create", "--filename", "-"], Some(&self.objects().to_string())) {
             let remedy = format!(
-                "kubectl -n {0} delete stack,program {NAME}, if an earlier one is left; else another NAMESPACE",
+                "kubectl -n {0} delete stack,program {NAME} if an earlier one exists; else use another NAMESPACE",
                 self.namespace
             );
             return vec![Finding::fail("canary: not created", why, remedy)];
@@ -60,7 +60,8 @@ impl Canary<'_> {
         });
         let mut findings = vec![match up {
             Some(()) => Finding::ok(format!(
-                "canary: Ready after {} s, so that forwarder, queues, functions and tasks work, and a task's session is named like the task",
+                "canary: Ready after {}s; forwarder, queues, functions and tasks work, and the session of a task has the name \
+                 of the task",
                 started.elapsed().as_secs()
             )),
             None => self.stuck(kubectl, aws),
@@ -69,7 +70,7 @@ impl Canary<'_> {
         let _ = kubectl.text(&["--namespace", self.namespace, "delete", "stacks.pulumi.com", NAME, "--wait=false"], None);
         let gone = self.until(|| self.get(kubectl, "stacks.pulumi.com").is_err_and(|error| is_absent(&error)).then_some(()));
         findings.push(match gone {
-            Some(()) => Finding::ok(format!("canary: destroyed and gone after {} s", started.elapsed().as_secs())),
+            Some(()) => Finding::ok(format!("canary: destroyed and deleted after {}s", started.elapsed().as_secs())),
             None => {
                 Finding { what: format!("canary: not destroyed; {}", self.stuck(kubectl, aws).what), ..self.stuck(kubectl, aws) }
             }
@@ -163,28 +164,28 @@ pub fn latest<'a>(stack: &Value, updates: &'a Value) -> &'a Value {
 /// Where a Stack that is not Ready in time is stuck, from its own status, its Update's and its task's.
 #[must_use]
 pub fn stuck(stack: &Value, update: &Value, task: Option<&Value>, limit: Duration) -> Finding {
-    let late = |where_: &str| format!("canary: not there within {} s: {where_}", limit.as_secs());
+    let late = |where_: &str| format!("canary: not Ready within {}s: {where_}", limit.as_secs());
     let words = |condition: &Value| {
         format!("{}: {}", condition["reason"].as_str().unwrap_or_default(), condition["message"].as_str().unwrap_or_default())
     };
     if let Some(stalled) = condition(stack, "Stalled").filter(|stalled| stalled["status"] == "True") {
-        return Finding::fail(late("the Stack is stalled"), words(stalled), "what the message says");
+        return Finding::fail(late("Stack is stalled"), words(stalled), "do what the message says");
     }
     let Some(reconciling) = condition(stack, "Reconciling") else {
         return Finding::fail(
-            late("nobody looked at the Stack"),
-            "the forwarder did not hint it, or the reconciler did not get the hint, or could not write",
+            late("Stack was not reconciled"),
+            "the forwarder did not hint it, the reconciler did not receive the hint, or it could not write the status",
             format!(
-                "kubectl -n {SYSTEM} logs deployment/driftless-forwarder; the log and the errors of the reconciler; its rights in the \
+                "see kubectl -n {SYSTEM} logs deployment/driftless-forwarder, the log of the reconciler, and its rights in the \
                  cluster"
             ),
         );
     };
     if update.is_null() {
         return Finding::fail(
-            late("the source is not there"),
+            late("its source was not fetched"),
             words(reconciling),
-            "the log of the fetcher, and of the reconciler if the message names an Update",
+            "see the log of the fetcher, and that of the reconciler if the message names an Update",
         );
     }
     if condition(update, "Failed").is_some_and(|failed| failed["status"] == "True") {
@@ -192,17 +193,18 @@ pub fn stuck(stack: &Value, update: &Value, task: Option<&Value>, limit: Duratio
         return Finding::fail(
             late("its run failed"),
             why,
-            "BACKEND_URL has to be one that tasks reach, BACKEND_SECRET its credentials. If the task is gone without a result and its \
-             log has AccessDenied: AWS does not name a task's session like the task any more, please report it",
+            "set BACKEND_URL to a backend that tasks can reach, and BACKEND_SECRET to its credentials; report it if the task \
+             ended without a result and its log has AccessDenied, because AWS then no longer names the session of a task like \
+             the task",
         );
     }
     let status = &update["status"]["driftless"];
     if let Some(reason) = status["waitingReason"].as_str() {
         let why = format!("{reason}: {}", status["waitingFor"].as_str().unwrap_or_default());
-        return Finding::fail(late("its run waits"), why, "docs/runs.md has a row for each reason");
+        return Finding::fail(late("its run waits"), why, "see docs/runs.md, which explains each reason");
     }
     task.map_or_else(
-        || Finding::fail(late("no task was started"), words(reconciling), "the log of the launcher, and its queue"),
+        || Finding::fail(late("no task was started"), words(reconciling), "see the log of the launcher, and its queue"),
         |task| stuck_task(task, late, status),
     )
 }
@@ -214,20 +216,21 @@ fn stuck_task(task: &Value, late: impl Fn(&str) -> String, status: &Value) -> Fi
             let containers = task["containers"].as_array().into_iter().flatten();
             let reasons: Vec<_> = containers.filter_map(|container| container["reason"].as_str()).collect();
             Finding::fail(
-                late("its task stopped, and nobody recorded that"),
+                late("its task stopped, but its outcome is not recorded"),
                 format!("{} {}", text("stoppedReason"), reasons.join("; ")),
-                "CannotPull…: the image, or the subnets' way to the registry; else the log of the recorder, and the rule on stopped tasks",
+                "for CannotPull…, check the image and the route from the subnets to the registry; else see the log of the \
+                 recorder, and the rule on stopped tasks",
             )
         }
         "RUNNING" => Finding::fail(
-            late("its task runs"),
+            late("its task still runs"),
             format!("its log: {}", status["log"].as_str().unwrap_or("none yet")),
-            "the security group or the subnets may not let it reach the backend",
+            "check that the security group and the subnets let the task reach the backend",
         ),
         state => Finding::fail(
             late("its task does not start"),
-            format!("ECS says {state}"),
-            "the subnets need a way to the registry and to ECS: NAT, or public addresses",
+            format!("state in ECS: {state}"),
+            "give the subnets a route to the registry and to ECS: NAT, or public addresses",
         ),
     }
 }

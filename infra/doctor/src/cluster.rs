@@ -14,7 +14,8 @@ use crate::{
 pub const SYSTEM: &str = "driftless-system";
 const FLUX: &str = "flux-system";
 /// The remedy for most findings.
-const APPLY: &str = "apply the cluster's driftless.yaml (make deploy writes it), or see its Kustomization: kubectl -n flux-system get kustomizations";
+const APPLY: &str = "apply the driftless.yaml of the cluster (make deploy writes it), or check its Kustomization: kubectl -n \
+     flux-system get kustomizations";
 /// The functions that act in clusters, by their outputs.
 const FUNCTIONS: [(&str, &str); 5] = [
     ("ReconcilerRoleArn", "driftless:reconciler"),
@@ -55,8 +56,13 @@ pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation
     let unreachable = listed.as_ref().err().cloned();
     findings.extend(crds(&listed));
     if let Some(why) = unreachable {
-        let what = format!("cluster {cluster}: kubectl does not reach it");
-        findings = vec![Finding::fail(what, why, "a context of that name in KUBECONFIG, whose user administers the cluster")];
+        let what = format!("cluster {cluster}: kubectl cannot reach it");
+        findings = vec![Finding::fail(
+            what,
+            why,
+            "add a context of that name to KUBECONFIG, with an administrator of the \
+             cluster as its user",
+        )];
         return findings;
     }
     findings.extend(rights(RIGHTS.map(|(group, what)| (group, what.join(" "), kubectl.may(group, what)))));
@@ -126,14 +132,15 @@ pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> F
         // The Service's own 404; that of the API server would name the Service.
         Err(why) if why.contains("could not find the requested resource") => {}
         Err(why) if why.contains("(Forbidden)") => {
-            let what = format!("{what}: whether the API server reaches it is not known");
-            return Finding::warn(what, why, "ask as one who may get services/proxy");
+            let what = format!("{what}: cannot check whether the API server reaches it");
+            return Finding::warn(what, why, "run it as a user with the right to get services/proxy");
         }
         Err(why) => {
             return Finding::fail(
-                format!("{what}: the API server does not reach it, so that no artifact is fetched"),
+                format!("{what}: the API server cannot reach it; no artifact is fetched"),
                 why,
-                "let the API server in (docs/installation.md, Network policies of Flux); on EKS also the nodes' security group, on the Pod's port",
+                "allow traffic from the API server (docs/installation.md, Network policies of Flux); on EKS also in the \
+                 security group of the nodes, on the port of the Pod",
             );
         }
     }
@@ -149,11 +156,11 @@ pub fn crds(listed: &Answer) -> Vec<Finding> {
     ours.map(|ours| {
         let name = ours["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         match listed.iter().find(|crd| crd["metadata"]["name"] == ours["metadata"]["name"]) {
-            None => Finding::fail(format!("CRD {name}: not there"), "nothing of ours can be in the cluster", APPLY),
+            None => Finding::fail(format!("CRD {name}: not found"), "the cluster accepts no objects of that kind", APPLY),
             Some(crd) if schemas(crd) == schemas(&ours) => Finding::ok(format!("CRD {name}: of this release")),
             Some(_) => Finding::warn(
                 format!("CRD {name}: of another release"),
-                "fields that it does not know are dropped without a word",
+                "the API server drops fields that it does not know, without an error",
                 "kubectl apply --server-side -f infra/kubernetes/crds, of the release that is deployed",
             ),
         }
@@ -187,20 +194,18 @@ pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<boo
     let mut findings: Vec<_> = answers
         .filter_map(|(group, what, may)| match may {
             Ok(true) => None,
-            Ok(false) => Some(Finding::fail(
-                format!("rights: {group} may not {what}"),
-                "its ClusterRole or the binding is not there",
-                APPLY,
-            )),
+            Ok(false) => {
+                Some(Finding::fail(format!("rights: {group} may not {what}"), "its ClusterRole or the binding is missing", APPLY))
+            }
             Err(why) => Some(Finding::warn(
-                format!("rights: whether {group} may {what} is not known"),
+                format!("rights: cannot check whether {group} may {what}"),
                 why,
-                "ask as one who may impersonate",
+                "run it as a user with the right to impersonate",
             )),
         })
         .collect();
     if findings.is_empty() {
-        findings.push(Finding::ok("rights: each function has its own"));
+        findings.push(Finding::ok("rights: each function has its rights"));
     }
     findings
 }
@@ -210,12 +215,12 @@ pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<boo
 pub fn opened(namespace: &str, answers: &[(String, Result<bool, String>)]) -> Finding {
     let missing: Vec<_> = answers.iter().filter(|(_, may)| *may == Ok(false)).map(|(what, _)| what.as_str()).collect();
     if missing.is_empty() {
-        return Finding::ok(format!("namespace {namespace}: open for runs"));
+        return Finding::ok(format!("namespace {namespace}: allows runs"));
     }
     Finding::fail(
-        format!("namespace {namespace}: has Stacks, and is not open for runs"),
+        format!("namespace {namespace}: has Stacks but does not allow runs"),
         format!("not allowed: {}", missing.join("; ")),
-        "apply infra/kubernetes/runs there, if its Secrets may be read by its runs (docs/installation.md)",
+        "apply infra/kubernetes/runs there if its runs may read its Secrets (docs/installation.md)",
     )
 }
 
@@ -223,15 +228,15 @@ pub fn opened(namespace: &str, answers: &[(String, Result<bool, String>)]) -> Fi
 #[must_use]
 pub fn forwarder(deployment: &Answer) -> Finding {
     match deployment {
-        Err(why) => Finding::fail("forwarder: not there", why, APPLY),
+        Err(why) => Finding::fail("forwarder: not found", why, APPLY),
         Ok(deployment) if deployment["status"]["availableReplicas"].as_u64().unwrap_or(0) > 0 => Finding::ok("forwarder: runs"),
         Ok(deployment) => {
             let conditions = deployment["status"]["conditions"].as_array().into_iter().flatten();
             let mut words =
                 conditions.filter(|condition| condition["status"] == "False").filter_map(|one| one["message"].as_str());
             Finding::fail(
-                "forwarder: does not run; changes are found by the sweep, within minutes",
-                words.next().unwrap_or("it has no Pod that is ready"),
+                "forwarder: not running; only the sweep finds changes, within minutes",
+                words.next().unwrap_or("no Pod is ready"),
                 format!("kubectl -n {SYSTEM} describe pods; kubectl -n {SYSTEM} logs deployment/driftless-forwarder"),
             )
         }
@@ -242,16 +247,22 @@ pub fn forwarder(deployment: &Answer) -> Finding {
 #[must_use]
 pub fn provider(provider: &Answer, address: Option<&str>) -> Finding {
     match provider {
-        Err(why) => Finding::warn("Flux's Provider driftless: not there", why, APPLY),
+        Err(why) => Finding::warn("Provider driftless of Flux: not found", why, APPLY),
         Ok(provider) if address.is_some_and(|address| provider["spec"]["address"] != address) => Finding::fail(
-            "Flux's Provider driftless: posts elsewhere",
-            format!("to {}, and this cluster's address is {}", provider["spec"]["address"], address.unwrap_or_default()),
-            "make deploy writes driftless.yaml anew; apply it",
+            "Provider driftless of Flux: wrong address",
+            format!(
+                "it posts to {}; the address of this cluster is {}",
+                provider["spec"]["address"],
+                address.unwrap_or_default()
+            ),
+            "run make deploy, which writes driftless.yaml, and apply that",
         ),
-        Ok(provider) if provider["spec"]["suspend"] == true => {
-            Finding::warn("Flux's Provider driftless: suspended", "nothing is told of", "flux resume alert-provider driftless")
-        }
-        Ok(_) => Finding::ok("Flux's Provider driftless: there"),
+        Ok(provider) if provider["spec"]["suspend"] == true => Finding::warn(
+            "Provider driftless of Flux: suspended",
+            "Flux sends no notifications",
+            "flux resume alert-provider driftless",
+        ),
+        Ok(_) => Finding::ok("Provider driftless of Flux: found"),
     }
 }
 
@@ -259,23 +270,23 @@ pub fn provider(provider: &Answer, address: Option<&str>) -> Finding {
 #[must_use]
 pub fn alert(alert: &Answer) -> Finding {
     match alert {
-        Err(why) => Finding::warn("Flux's Alert driftless: not there", why, APPLY),
+        Err(why) => Finding::warn("Alert driftless of Flux: not found", why, APPLY),
         Ok(alert) if alert["spec"]["suspend"] == true => {
-            Finding::warn("Flux's Alert driftless: suspended", "nothing is told of", "flux resume alert driftless")
+            Finding::warn("Alert driftless of Flux: suspended", "Flux sends no notifications", "flux resume alert driftless")
         }
-        Ok(_) => Finding::ok("Flux's Alert driftless: there"),
+        Ok(_) => Finding::ok("Alert driftless of Flux: found"),
     }
 }
 
 /// Checks that the cluster's key is the webhook's.
 #[must_use]
 pub fn webhook_secret(cluster: &str, same: Result<bool, String>) -> Finding {
-    let remedy = format!("target/deploy/STACK/{cluster}/webhook-secret, which make deploy writes");
+    let remedy = format!("run target/deploy/STACK/{cluster}/webhook-secret, which make deploy writes");
     match same {
-        Ok(true) => Finding::ok("Secret flux-system/driftless: the webhook's key"),
+        Ok(true) => Finding::ok("Secret flux-system/driftless: has the key of the webhook"),
         Ok(false) => Finding::fail(
-            "Secret flux-system/driftless: another key than the webhook's",
-            "what Flux tells is refused, and found by the sweep only",
+            "Secret flux-system/driftless: its key differs from that of the webhook",
+            "the webhook refuses the notifications of Flux; only the sweep finds changes",
             remedy,
         ),
         Err(why) => Finding::fail("Secret flux-system/driftless: no key", why, remedy),
@@ -309,28 +320,33 @@ pub fn eks(name: &str, described: &Answer) -> Finding {
     let what = format!("EKS cluster {name}");
     match described.as_ref().map(|described| (&described["Status"], described["Mode"].as_str().unwrap_or_default())) {
         Ok((_, "CONFIG_MAP")) => Finding::fail(
-            format!("{what}: takes no access entries"),
+            format!("{what}: supports no access entries"),
             "its authentication mode is CONFIG_MAP",
             format!("aws eks update-cluster-config --name {name} --access-config authenticationMode=API_AND_CONFIG_MAP"),
         ),
         Ok((status, _)) if status != "ACTIVE" => Finding::warn(format!("{what}: {status}"), "it is being changed", "wait"),
         Ok((_, mode)) => Finding::ok(format!("{what}: {mode}")),
-        Err(why) => Finding::warn(format!("{what}: cannot be read"), why, "allow eks:DescribeCluster; is it another account's?"),
+        Err(why) => Finding::warn(
+            format!("{what}: cannot be read"),
+            why,
+            "allow eks:DescribeCluster, and check that the \
+             cluster is in this account",
+        ),
     }
 }
 
 /// Checks that a function's role has its group in the cluster.
 #[must_use]
 pub fn access_entry(group: &str, role: &str, entry: &Answer) -> Finding {
-    let remedy = "make deploy deploys infra/cluster.yaml for each EKS cluster of the kubeconfig";
+    let remedy = "run make deploy, which deploys infra/cluster.yaml for each EKS cluster of the kubeconfig";
     match entry {
         Err(why) => Finding::fail(format!("access entry of {group}: cannot be read"), why, remedy),
         Ok(entry) if entry["accessEntry"]["kubernetesGroups"].as_array().is_some_and(|groups| groups.contains(&group.into())) => {
             Finding::ok(format!("access entry of {group}: {role}"))
         }
         Ok(_) => Finding::fail(
-            format!("access entry of {group}: without that group"),
-            "the function may do nothing in the cluster",
+            format!("access entry of {group}: the group is missing"),
+            "the function has no rights in the cluster",
             remedy,
         ),
     }
@@ -340,11 +356,11 @@ pub fn access_entry(group: &str, role: &str, entry: &Answer) -> Finding {
 #[must_use]
 pub fn pod_identity(listed: &Answer) -> Finding {
     match listed.as_ref().map(|listed| listed["associations"].as_array().is_some_and(|all| !all.is_empty())) {
-        Ok(true) => Finding::ok("Pod Identity of the forwarder: there"),
+        Ok(true) => Finding::ok("Pod Identity of the forwarder: found"),
         Ok(false) => Finding::fail(
-            "Pod Identity of the forwarder: not there",
+            "Pod Identity of the forwarder: not found",
             "it cannot send hints",
-            "make deploy; the cluster needs the add-on eks-pod-identity-agent",
+            "run make deploy, and install the add-on eks-pod-identity-agent in the cluster",
         ),
         Err(why) => Finding::warn("Pod Identity of the forwarder: cannot be read", why, "allow eks:ListPodIdentityAssociations"),
     }

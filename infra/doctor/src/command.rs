@@ -83,16 +83,16 @@ impl Doctor {
             }
         }
         if clusters.is_empty() {
-            let remedy = "name a context with --context, or with CLUSTER=… of make doctor";
-            show("clusters", &[Finding::fail("no cluster to check", "the installation names none", remedy)]);
+            let remedy = "name a context with --context, or with make doctor CLUSTER=…";
+            show("clusters", &[Finding::fail("no cluster to check", "the installation names no cluster", remedy)]);
         }
         worst
     }
 
     fn canary(&self, kubectl: &Kubectl, aws: &Aws, namespace: &str) -> Vec<Finding> {
         let Some(backend) = &self.backend_url else {
-            let why = "that needs a backend: it starts a task, and keeps a state there for a minute";
-            return vec![Finding::warn("canary: not tried", why, "BACKEND_URL=… [BACKEND_SECRET=…] [NAMESPACE=…]")];
+            let why = "it needs a backend, because it starts a task and keeps a state for a minute";
+            return vec![Finding::warn("canary: skipped", why, "BACKEND_URL=… [BACKEND_SECRET=…] [NAMESPACE=…]")];
         };
         let limit = Duration::from_secs(self.deadline);
         Canary { namespace, backend, secret: self.backend_secret.as_deref(), limit }.fly(kubectl, aws)
@@ -102,7 +102,7 @@ impl Doctor {
 /// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and prints how each would run. Returns whether none is refused;
 /// `Err` has kubectl's message.
 pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
-    let objects = Objects::read(kubectl).map_err(|why| format!("the objects cannot be read: {why}"))?;
+    let objects = Objects::read(kubectl).map_err(|why| format!("cannot read the objects: {why}"))?;
     let reports = migrate::scan(&objects);
     for report in &reports {
         print(&format!("{report}\n"));
@@ -128,8 +128,9 @@ pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
         print(&format!("             do: {command}\n"));
     }
     print(
-        "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way); a backend \
-         file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states (docs/migration.md)\n",
+        "not checked: roles of EKS Pod Identity and of nodes, which a task does not have (use eks.amazonaws.com/role-arn); a \
+         backend file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states \
+         (docs/migration.md)\n",
     );
     Ok(refused == 0)
 }

@@ -152,7 +152,7 @@ impl Load {
                     "queues that are polled",
                     MINUTES * POLLS_PER_MINUTE * (STANDARD_MAPPINGS * price::SQS_CALL + price::SQS_FIFO_CALL),
                 ),
-                both("sweeps of nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
+                both("sweeps that find nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
                 both("seven secrets and a key", 7.0 * price::SECRET + price::KEY),
                 both("alarms and dashboard", ALARM_METRICS * price::ALARM_METRIC + price::DASHBOARD),
                 both("metrics", METRICS * self.clusters * price::METRIC),
@@ -161,7 +161,7 @@ impl Load {
             watched: vec![
                 both("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
                 both("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
-                both("logs of looks", looks * LOOK_LOG_GB * price::LOG_GB),
+                both("logs of reconciliations", looks * LOOK_LOG_GB * price::LOG_GB),
                 both("cached dependencies", self.stacks * self.cache_mib * GB_PER_MIB * price::S3_GB),
             ],
             runs: vec![

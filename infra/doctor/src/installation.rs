@@ -108,7 +108,7 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
         Ok(listed) => findings.extend(examine_resources(aws, &listed, &parameters, &mut found)),
         Err(why) => {
             findings.push(Finding::fail(
-                "the stack's resources cannot be listed",
+                "cannot list the resources of the stack",
                 why,
                 "allow cloudformation:ListStackResources",
             ));
@@ -180,21 +180,27 @@ pub fn stack_state(name: &str, described: &Answer) -> Finding {
         Err(why) => Finding::fail(
             format!("stack {name}: cannot be read"),
             why,
-            format!("see that STACK, AWS_REGION and the credentials are those of the installation; to install: {deploy}"),
+            format!(
+                "check that STACK, AWS_REGION and the credentials are those of the installation; to install it, run \
+                 {deploy}"
+            ),
         ),
         Ok(state @ ("CREATE_COMPLETE" | "UPDATE_COMPLETE")) => Finding::ok(format!("stack {name}: {state}")),
-        Ok(state) if state.ends_with("_IN_PROGRESS") => {
-            Finding::warn(format!("stack {name}: {state}"), "it is being changed", "wait, and look again")
-        }
+        Ok(state) if state.ends_with("_IN_PROGRESS") => Finding::warn(
+            format!("stack {name}: {state}"),
+            "a deployment is in progress",
+            "wait until it has ended, then run \
+                 make doctor again",
+        ),
         Ok(state @ "UPDATE_ROLLBACK_COMPLETE") => Finding::warn(
             format!("stack {name}: {state}"),
-            "the last upgrade failed and was taken back",
-            format!("{deploy} says why"),
+            "the last upgrade failed and was rolled back",
+            format!("run {deploy}, which shows the cause"),
         ),
         Ok(state) => Finding::fail(
             format!("stack {name}: {state}"),
-            "it is not whole",
-            format!("aws cloudformation describe-stack-events --stack-name {name}, then {deploy}"),
+            "the stack is incomplete",
+            format!("see aws cloudformation describe-stack-events --stack-name {name}, then run {deploy}"),
         ),
     }
 }
@@ -204,7 +210,7 @@ pub fn stack_state(name: &str, described: &Answer) -> Finding {
 pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Finding {
     let state = match state {
         Ok(state) => state,
-        Err(why) => return Finding::fail(format!("function {name}: cannot be read"), why, "make deploy, if it was deleted"),
+        Err(why) => return Finding::fail(format!("function {name}: cannot be read"), why, "run make deploy if it was deleted"),
     };
     let text = |field: &str| state[field].as_str().unwrap_or_default();
     // A function without recent calls is inactive, and wakes with the next event.
@@ -212,7 +218,7 @@ pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Findi
         return Finding::fail(
             format!("function {name}: {}", text("State")),
             text("StateReason"),
-            "wait if it is Pending, else make deploy",
+            "wait if it is Pending, else run make deploy",
         );
     }
     if text("LastUpdateStatus") == "Failed" {
@@ -220,8 +226,8 @@ pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Findi
         return Finding::fail(format!("function {name}: its last update failed"), why, "make deploy");
     }
     if architecture.is_some_and(|wanted| wanted != text("Architecture")) {
-        let why = format!("it is for {}, and the stack's parameter Architecture says otherwise", text("Architecture"));
-        return Finding::fail(format!("function {name}: architecture"), why, "make deploy ARCHITECTURE=…");
+        let why = format!("it is built for {}, which is not the parameter Architecture of the stack", text("Architecture"));
+        return Finding::fail(format!("function {name}: wrong architecture"), why, "run make deploy ARCHITECTURE=…");
     }
     Finding::ok(format!("function {name}: {}, {}", text("State"), text("Architecture")))
 }
@@ -232,7 +238,7 @@ pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
     let listed = match listed {
         Ok(listed) => listed,
         Err(why) => {
-            let what = format!("function {function}: what feeds it cannot be listed");
+            let what = format!("function {function}: cannot list its event sources");
             return vec![Finding::warn(what, why, "allow lambda:ListEventSourceMappings")];
         }
     };
@@ -242,14 +248,14 @@ pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
         let queue = text("EventSourceArn").rsplit(':').next().unwrap_or_default();
         if text("State") != "Enabled" {
             return Finding::fail(
-                format!("queue {queue}: {function} does not read it, its mapping is {}", text("State")),
+                format!("queue {queue}: {function} does not read it; its mapping is {}", text("State")),
                 text("StateTransitionReason"),
                 format!("aws lambda update-event-source-mapping --enabled --uuid {}", text("UUID")),
             );
         }
         if text("LastProcessingResult").starts_with("PROBLEM") {
-            let what = format!("queue {queue}: {function} does not get its messages");
-            return Finding::fail(what, text("LastProcessingResult"), "the role of the function is the first thing to look at");
+            let what = format!("queue {queue}: {function} does not receive its messages");
+            return Finding::fail(what, text("LastProcessingResult"), "check the role of the function");
         }
         Finding::ok(format!("queue {queue}: feeds {function}"))
     })
@@ -263,10 +269,10 @@ pub fn rule(name: &str, described: &Answer) -> Finding {
         Ok(state) if state.starts_with("ENABLED") => Finding::ok(format!("rule {name}: enabled")),
         Ok(state) => Finding::fail(
             format!("rule {name}: {state}"),
-            "without it the sweep does not start, or ends of tasks are found late",
+            "without it, the sweep does not start, or ends of tasks are found late",
             format!("aws events enable-rule --name {name}"),
         ),
-        Err(why) => Finding::fail(format!("rule {name}: cannot be read"), why, "make deploy, if it was deleted"),
+        Err(why) => Finding::fail(format!("rule {name}: cannot be read"), why, "run make deploy if it was deleted"),
     }
 }
 
@@ -275,15 +281,15 @@ pub fn rule(name: &str, described: &Answer) -> Finding {
 pub fn queue(name: &str, attributes: &Answer) -> Finding {
     let attributes = match attributes {
         Ok(attributes) => &attributes["Attributes"],
-        Err(why) => return Finding::fail(format!("queue {name}: cannot be read"), why, "make deploy, if it was deleted"),
+        Err(why) => return Finding::fail(format!("queue {name}: cannot be read"), why, "run make deploy if it was deleted"),
     };
     let waiting = attributes["ApproximateNumberOfMessages"].as_str().unwrap_or("0");
     match (name.contains("dead-letters"), waiting) {
         (true, "0") => Finding::ok(format!("queue {name}: empty")),
         (true, count) => Finding::fail(
-            format!("queue {name}: {count} messages were given up"),
-            "each failed in its function until its last try: a bug, or a document of another release",
-            "the function's log has `a message failed` with the cause; mend it, then redrive or purge the queue",
+            format!("queue {name}: {count} dead letters"),
+            "each message failed in its function until its last delivery; the cause is a bug, or a document of another release",
+            "see `a message failed` in the log of the function; correct the cause, then redrive or purge the queue",
         ),
         (false, count) => Finding::ok(format!("queue {name}: {count} waiting")),
     }
@@ -294,12 +300,12 @@ pub fn queue(name: &str, attributes: &Answer) -> Finding {
 pub fn notifications(bucket: &str, answer: &Answer) -> Finding {
     match answer.as_ref().map(|answer| answer["QueueConfigurations"].as_array().map_or(0, Vec::len)) {
         Ok(0) => Finding::fail(
-            format!("bucket {bucket}: tells of nothing"),
-            "results of runs are found by the sweep only",
-            "its notifications were changed by hand: aws cloudformation detect-stack-drift, then make deploy",
+            format!("bucket {bucket}: no notifications"),
+            "only the sweep finds results of runs",
+            "its notifications were changed by hand; run aws cloudformation detect-stack-drift, then make deploy",
         ),
         Ok(count) => Finding::ok(format!("bucket {bucket}: {count} notifications")),
-        Err(why) => Finding::fail(format!("bucket {bucket}: cannot be read"), why, "make deploy, if it was deleted"),
+        Err(why) => Finding::fail(format!("bucket {bucket}: cannot be read"), why, "run make deploy if it was deleted"),
     }
 }
 
@@ -314,10 +320,10 @@ pub fn alarms(described: &Answer) -> Vec<Finding> {
     let text = |alarm: &Value, field: &str| alarm[field].as_str().unwrap_or_default().to_owned();
     let rung = all.iter().filter(|alarm| alarm["StateValue"] == "ALARM").map(|alarm| {
         let what = format!("alarm {}: in ALARM", text(alarm, "AlarmName"));
-        Finding::fail(what, text(alarm, "StateReason"), "docs/operations.md says what each means")
+        Finding::fail(what, text(alarm, "StateReason"), "see docs/operations.md, which explains each alarm")
     });
     let findings: Vec<_> = rung.collect();
-    if findings.is_empty() { vec![Finding::ok(format!("alarms: none of {} rings", all.len()))] } else { findings }
+    if findings.is_empty() { vec![Finding::ok(format!("alarms: none of {} in ALARM", all.len()))] } else { findings }
 }
 
 /// The answer of Service Quotas about the vCPUs of Fargate.
@@ -331,14 +337,14 @@ pub fn quota(answer: &Answer) -> Finding {
     match answer.as_ref().map(|answer| answer["Quota"]["Value"].as_f64()) {
         Ok(Some(vcpus)) if vcpus < FEW_VCPUS => Finding::warn(
             format!("Fargate: {vcpus} vCPUs at once"),
-            "the quota of the account and Region is that of a new account; more runs wait with TaskNotStarted",
+            "the quota in this Region is that of a new account; further runs wait with TaskNotStarted",
             format!(
                 "aws service-quotas request-service-quota-increase --service-code fargate --quota-code {FARGATE_VCPUS} --desired-value 100"
             ),
         ),
         Ok(Some(vcpus)) => Finding::ok(format!("Fargate: {vcpus} vCPUs at once")),
-        Ok(None) => Finding::warn("Fargate: the quota is not known", "Service Quotas has no value", "see it in the console"),
-        Err(why) => Finding::warn("Fargate: the quota is not known", why, "allow servicequotas:GetServiceQuota"),
+        Ok(None) => Finding::warn("Fargate: cannot read the quota", "Service Quotas returns no value", "check it in the console"),
+        Err(why) => Finding::warn("Fargate: cannot read the quota", why, "allow servicequotas:GetServiceQuota"),
     }
 }
 
@@ -349,7 +355,7 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
         Ok(described) => described,
         Err(why) => {
             let what = "security groups of tasks: cannot be read";
-            return vec![Finding::warn(what, why, "see that they are there, and allow ec2:DescribeSecurityGroups")];
+            return vec![Finding::warn(what, why, "check that they exist, and allow ec2:DescribeSecurityGroups")];
         }
     };
     let groups = described["SecurityGroups"].as_array().into_iter().flatten();
@@ -358,8 +364,8 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
         .map(|group| {
             Finding::warn(
                 format!("security group {} of tasks: has inbound rules", group["GroupId"].as_str().unwrap_or_default()),
-                "they let others reach tasks; a rule that names the group itself connects the tasks of all tenants",
-                "make deploy SECURITY_GROUPS=… with a group that has none",
+                "they allow connections to tasks; a rule that names the group itself connects the tasks of all tenants",
+                "run make deploy SECURITY_GROUPS=… with a group without inbound rules",
             )
         })
         .collect();
@@ -376,8 +382,8 @@ pub fn default_images(default: &str, by_runtime: &str) -> Finding {
     }
     Finding::warn(
         format!("default images without a digest: {}", moving.join(", ")),
-        "whoever can move such a tag runs code with the Secrets of the Stacks that name no image",
-        "make deploy with crane or skopeo on PATH, COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
+        "anyone who can move such a tag can run code with the Secrets of Stacks that name no image",
+        "run make deploy with crane or skopeo on PATH, or COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
     )
 }
 
@@ -407,15 +413,15 @@ fn look_up_image(image: &str) -> Option<Answer> {
 pub fn runner_image(image: &str, answer: Option<Answer>) -> Finding {
     match answer {
         None => Finding::warn(
-            format!("runner image {image}: not looked at"),
+            format!("runner image {image}: not checked"),
             "it is not in ECR",
-            "see that tasks can pull it without credentials, or take it from ECR",
+            "check that tasks can pull it without credentials, or use an image in ECR",
         ),
-        Some(Ok(_)) => Finding::ok(format!("runner image {image}: there")),
+        Some(Ok(_)) => Finding::ok(format!("runner image {image}: found")),
         Some(Err(why)) => Finding::fail(
-            format!("runner image {image}: not there"),
+            format!("runner image {image}: not found; no run can start"),
             why,
-            "push it, or make deploy RUNNER_IMAGE=…: no run can start",
+            "push it, or run make deploy RUNNER_IMAGE=…",
         ),
     }
 }
@@ -429,22 +435,22 @@ fn unsigned_post(url: &str) -> Result<String, String> {
 #[must_use]
 pub fn webhook(url: &str, status: Result<&str, &String>) -> Finding {
     match status {
-        Ok("401") => Finding::ok(format!("webhook {url}: answers, and refuses what is not signed")),
+        Ok("401") => Finding::ok(format!("webhook {url}: answers, and refuses unsigned requests")),
         Ok("403") => Finding::fail(
-            format!("webhook {url}: Lambda refuses everybody"),
-            "the function's permissions for its URL are gone (lambda:InvokeFunctionUrl and lambda:InvokeFunction)",
-            "make deploy; if it stays, an organisation's policy forbids public function URLs",
+            format!("webhook {url}: Lambda refuses all requests"),
+            "the permissions for the function URL are missing (lambda:InvokeFunctionUrl and lambda:InvokeFunction)",
+            "run make deploy; if that does not help, a policy of the organisation forbids public function URLs",
         ),
         Ok("429") => {
             Finding::warn(format!("webhook {url}: busy"), "its concurrency of 5 is used up", "see the metric SignaturesRefused")
         }
         Ok(status) => Finding::fail(
-            format!("webhook {url}: status {status} for what is not signed"),
-            "401 was to be expected: the function does not start, or is another",
-            "its log says why: the secret of the keys has to be a JSON object of clusters and keys",
+            format!("webhook {url}: status {status} for an unsigned request"),
+            "the expected status is 401; the function does not start, or the URL is that of another function",
+            "see its log; the secret with the keys must be a JSON object of clusters and keys",
         ),
         Err(why) => {
-            Finding::fail(format!("webhook {url}: no answer"), why.as_str(), "see that this machine reaches the internet")
+            Finding::fail(format!("webhook {url}: no answer"), why.as_str(), "check that this machine can reach the internet")
         }
     }
 }
@@ -459,7 +465,7 @@ fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Install
         let mut kubeconfigs = Vec::new();
         for function in CALLERS {
             let name = format!("{name}/{function}");
-            let parsed = read(&name).and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is no YAML".to_owned()));
+            let parsed = read(&name).and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is not YAML".to_owned()));
             let (more, access) = kubeconfig(&name, &parsed, &found.clusters);
             findings.extend(more);
             found.access.extend(access);
@@ -469,7 +475,7 @@ fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Install
     }
     if let Some(name) = parameters.get("WebhookKeysSecret").filter(|_| found.outputs.contains_key("WebhookUrl")) {
         let keys = read(name)
-            .and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
+            .and_then(|text| serde_json::from_str(&text).map_err(|_| "it is not a JSON object of clusters and keys".to_owned()));
         findings.extend(webhook_keys(name, keys.as_ref(), &found.clusters));
         found.keys = Keys(keys.unwrap_or_default());
     }
@@ -482,8 +488,8 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
     let kubeconfig = match kubeconfig {
         Ok(kubeconfig) => kubeconfig,
         Err(why) => {
-            let what = format!("secret {secret}: the kubeconfig cannot be used");
-            return (vec![Finding::fail(what, why, "make deploy KUBECONFIG_FILE=…")], BTreeMap::new());
+            let what = format!("secret {secret}: cannot use the kubeconfig");
+            return (vec![Finding::fail(what, why, "run make deploy KUBECONFIG_FILE=…")], BTreeMap::new());
         }
     };
     let named = |list: &str, name: &Value| {
@@ -495,8 +501,8 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
         let Some(context) = context else {
             findings.push(Finding::fail(
                 format!("secret {secret}: no context {cluster}"),
-                "ClusterNames names it: none of its Stacks is looked at",
-                "make deploy KUBECONFIG_FILE=… with a context of that name",
+                "ClusterNames names it, but none of its Stacks is reconciled",
+                "run make deploy KUBECONFIG_FILE=… with a context of that name",
             ));
             continue;
         };
@@ -504,9 +510,9 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
         let server = server.filter(|server| server["server"].is_string());
         let Some((user, server)) = named("users", &context["user"]).map(|user| user["user"].clone()).zip(server) else {
             findings.push(Finding::fail(
-                format!("secret {secret}: the context {cluster} is not whole"),
+                format!("secret {secret}: context {cluster} is incomplete"),
                 "its cluster or its user is not in the kubeconfig, or the cluster has no server",
-                "make deploy KUBECONFIG_FILE=…",
+                "run make deploy KUBECONFIG_FILE=…",
             ));
             continue;
         };
@@ -524,15 +530,15 @@ fn encryption(secret: &str, cluster: &str, server: &Value) -> Option<Finding> {
     if url.starts_with("http://") && !url.starts_with("http://127.") && !url.starts_with("http://[::1]") {
         return Some(Finding::fail(
             format!("secret {secret}: the server of {cluster} is not https"),
-            "the functions refuse it: their credentials would go in clear text",
-            "make deploy KUBECONFIG_FILE=… with an https server",
+            "the functions refuse it, because it would receive credentials in clear text",
+            "run make deploy KUBECONFIG_FILE=… with an https server",
         ));
     }
     (server["insecure-skip-tls-verify"] == true).then(|| {
         Finding::warn(
             format!("secret {secret}: cluster {cluster} has insecure-skip-tls-verify"),
-            "whoever is on the way to the API server can act as it",
-            "make deploy KUBECONFIG_FILE=… with certificate-authority-data in its place",
+            "an attacker on the network can impersonate the API server",
+            "run make deploy KUBECONFIG_FILE=… with certificate-authority-data instead",
         )
     })
 }
@@ -556,9 +562,9 @@ pub fn shared_credentials(secret: &str, kubeconfigs: &[Value], clusters: &[Strin
     let shared: Vec<_> = clusters.iter().filter(is_shared).map(String::as_str).collect();
     (!shared.is_empty()).then(|| {
         Finding::warn(
-            format!("secrets {secret}/…: several functions have one credential for {}", shared.join(", ")),
-            "the fetcher, which reads what strangers serve, has the launcher's rights there",
-            "give each function its ServiceAccount (docs/clusters.md)",
+            format!("secrets {secret}/…: several functions share one credential for {}", shared.join(", ")),
+            "the fetcher, which reads untrusted content, has the rights of the launcher there",
+            "give each function its own ServiceAccount (docs/clusters.md)",
         )
     })
 }
@@ -577,20 +583,21 @@ fn user_of(secret: &str, cluster: &str, user: &Value) -> (Finding, Option<Access
         }
         (Some(command), _) => (
             Finding::fail(
-                format!("secret {secret}: the user of {cluster} cannot be used"),
-                format!("it runs {command}, which is not there in a function"),
-                "a user of the kind that `aws eks update-kubeconfig` writes, a token, or a client certificate",
+                format!("secret {secret}: cannot use the user of {cluster}"),
+                format!("it runs {command}, which a function does not have"),
+                "use a user that `aws eks update-kubeconfig` writes, a token, or a client certificate",
             ),
             None,
         ),
         (None, _) if ["token", "client-certificate-data"].iter().any(|field| user[field].is_string()) => {
-            (Finding::ok(format!("secret {secret}: cluster {cluster} has a user of its own")), Some(Access::Other))
+            (Finding::ok(format!("secret {secret}: cluster {cluster} has a token or a client certificate")), Some(Access::Other))
         }
         (None, _) => (
             Finding::fail(
-                format!("secret {secret}: the user of {cluster} cannot be used"),
-                "it has neither a token nor a client certificate in it",
-                "kubectl config view --raw --flatten puts files into a kubeconfig; then make deploy KUBECONFIG_FILE=…",
+                format!("secret {secret}: cannot use the user of {cluster}"),
+                "it has neither a token nor a client certificate",
+                "put the files into the kubeconfig with kubectl config view --raw --flatten, then run make deploy \
+                 KUBECONFIG_FILE=…",
             ),
             None,
         ),
@@ -603,7 +610,7 @@ pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, Senders>, &Stri
     let keys = match keys {
         Ok(keys) => keys,
         Err(why) => {
-            let what = format!("secret {secret}: the webhook's keys cannot be used");
+            let what = format!("secret {secret}: cannot use the keys of the webhook");
             return vec![Finding::fail(what, why.as_str(), "make deploy")];
         }
     };
@@ -613,17 +620,17 @@ pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, Senders>, &Stri
     };
     let mut findings = Vec::new();
     findings.push(match those(&|senders| senders.is_none_or(|senders| senders.of_flux().is_empty())) {
-        None => Finding::ok(format!("secret {secret}: a key for each cluster")),
+        None => Finding::ok(format!("secret {secret}: has a key for each cluster")),
         Some(names) => Finding::fail(
             format!("secret {secret}: no key for {names}"),
-            "notifications of these clusters are refused",
-            "make deploy makes one",
+            "the webhook refuses notifications of these clusters",
+            "run make deploy, which creates one",
         ),
     });
     findings.extend(those(&|senders| matches!(senders, Some(Senders::All(key)) if !key.is_empty())).map(|names| {
         Finding::warn(
             format!("secret {secret}: one key for all senders of {names}"),
-            "whoever is given it, such as a git host, can send what Flux sends",
+            "each sender, such as a git host, can send notifications as Flux",
             "give each sender a key of its own (docs/notifications.md)",
         )
     }));

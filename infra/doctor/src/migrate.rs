@@ -27,7 +27,7 @@ const AWS_KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "aws:accessKey"
 const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"];
 
 /// The replacement for `imagePullSecrets`.
-const LOGINS: &str = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
+const LOGINS: &str = "list the registry in PrivateRegistries if a run uses an image from it (docs/images.md)";
 
 /// The hosts whose ssh keys an installation knows by default.
 const KNOWN_HOSTS: [&str; 2] = ["github.com", "gitlab.com"];
@@ -121,7 +121,7 @@ impl Objects {
             let mut answer = kubectl.json(&["get", kind, "--all-namespaces"])?;
             match answer["items"].take() {
                 Value::Array(items) => Ok(items),
-                _ => Err(format!("kubectl get {kind} lists nothing")),
+                _ => Err(format!("kubectl get {kind} returned no list")),
             }
         };
         Ok(Self {
@@ -178,7 +178,7 @@ fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Not
     let notes = match K::deserialize(object) {
         Ok(object) => notes(&object),
         // serde's message may quote a value, so it is not shown.
-        Err(_) => vec![refused("a field has another type than the definition says", "compare it with kubectl explain")],
+        Err(_) => vec![refused("a field has another type than in the definition", "compare it with kubectl explain")],
     };
     Report { object: name(object), notes }
 }
@@ -190,16 +190,16 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
     notes.extend(frequent_resync(&core.spec).map(|words| different(words, "")));
     if core.spec.destroy_on_finalize {
         let what =
-            "spec.destroyOnFinalize: from its first run on, a destroy needs neither the source nor the Secrets; PKO's needs both";
+            "spec.destroyOnFinalize: after the first run, a destroy needs neither the source nor the Secrets; PKO needs both";
         notes.push(better(what));
     }
     if !core.spec.prerequisites.is_empty() {
-        let what = "spec.prerequisites: this Stack runs as soon as they have succeeded, not at its next retry";
+        let what = "spec.prerequisites: the Stack runs as soon as they have succeeded, not at its next retry";
         notes.push(better(what));
     }
     if matches!(core.spec.sources.as_slice(), [SourceRef::Git(_)]) {
-        let remedy = "a program that runs git needs another way to what it reads there, such as spec.envRefs";
-        notes.push(different("spec.projectRepo: the program finds the files of the commit, and no .git", remedy));
+        let remedy = "if the program runs git, pass what it reads in another way, such as spec.envRefs";
+        notes.push(different("spec.projectRepo: the program has the files of the commit without .git", remedy));
     }
     let (spec, is_set) = (&stack.spec, |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty()));
     let has_login = spec.git_auth.is_some() || is_set(&spec.git_auth_secret);
@@ -230,8 +230,8 @@ fn of_update(update: &Update) -> Vec<Note> {
         return vec![];
     }
     vec![different(
-        "it is not complete",
-        "wait for it, or delete it, before its namespace is handed over: else it ends as Aborted, and its Stack runs once more",
+        "the Update is not complete",
+        "wait for it or delete it before the hand-over of its namespace; else it ends as Aborted, and its Stack runs once more",
     )]
 }
 
@@ -248,11 +248,11 @@ fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
         ));
     }
     if has_login && url.starts_with("http://") {
-        notes.push(refused(format!("{field} is an http URL: no credentials go over plain http; it is not fetched"), "use https"));
+        notes.push(refused(format!("{field} is an http URL with credentials, which is not fetched"), "use https"));
     }
     if is_ssh && !KNOWN_HOSTS.contains(&&*host) {
         notes.push(different(
-            format!("{field}: the ssh host key of {host:?} has to be known: Driftless knows those of github.com and gitlab.com"),
+            format!("{field}: SSH host key of {host:?} is unknown; Driftless knows those of github.com and gitlab.com"),
             "put its known_hosts line into GitKnownHosts, or into the key known_hosts of the Secret with the ssh key (docs/sources.md)",
         ));
     }
@@ -297,11 +297,11 @@ fn login(field: &str, url: &str) -> Option<Note> {
     let url = Url::parse(url).ok()?;
     let what = login_in(&url)?;
     let remedy = if url.scheme() == "ssh" {
-        "take it out, and name a Secret that has the key in gitAuth (of a Workspace: git.auth)"
+        "remove it, and name a Secret with the key in gitAuth (of a Workspace: git.auth)"
     } else {
-        "take it out, and name a Secret that has it in gitAuth (of a Workspace: git.auth)"
+        "remove it, and name a Secret with it in gitAuth (of a Workspace: git.auth)"
     };
-    Some(refused(format!("{field} has {what} in it; it is not fetched"), remedy))
+    Some(refused(format!("{field} contains {what}; it is not fetched"), remedy))
 }
 
 /// What a program for AWS lacks if its `ServiceAccount` names no role. A note is only added if the object itself shows the use of
@@ -320,14 +320,20 @@ fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec)
     let mut notes = Vec::new();
     if (is_configured || urls.any(|url| url.starts_with("s3://") || url.starts_with("awskms://"))) && !has(AWS_KEYS) {
         notes.push(different(
-            format!("ServiceAccount {account:?} has no {ROLE}: a role of EKS Pod Identity or of the node is no task's"),
-            "annotate it with a role, if the program or the backend has its rights from one of these",
+            format!(
+                "ServiceAccount {account:?} has no {ROLE}; a task has neither the role of EKS Pod Identity nor that of a \
+                 node"
+            ),
+            "annotate it with a role if the program or the backend uses one of these",
         ));
     }
     if (is_configured || has(AWS_KEYS)) && !has(AWS_REGION) {
         notes.push(different(
-            format!("no aws:region in the Stack's configuration, and no {ROLE}: a task has no AWS_REGION, and no node to ask"),
-            "set aws:region, unless Pulumi.STACK.yaml of the source or the program has it",
+            format!(
+                "no aws:region in the configuration of the Stack, and no {ROLE}; a task has neither AWS_REGION nor the \
+                 metadata of a node"
+            ),
+            "set aws:region unless Pulumi.STACK.yaml of the source or the program sets it",
         ));
     }
     notes
@@ -339,26 +345,24 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
     let (logins, ignored): (Vec<_>, Vec<_>) =
         workspace.pod_only(at).into_iter().partition(|field| field.ends_with(".imagePullSecrets"));
     for field in logins {
-        notes.push(different(format!("{field} mean nothing to a task"), LOGINS));
+        notes.push(different(format!("{field} have no effect on a task"), LOGINS));
     }
     if !ignored.is_empty() {
-        let remedy = "nothing, unless the installation has PodFields=refuse";
-        notes.push(different(format!("ignored, as a run is no pod: {}", ignored.join(", ")), remedy));
+        let remedy = "nothing, unless the installation sets PodFields=refuse";
+        notes.push(different(format!("ignored, because a run is a Fargate task and not a pod: {}", ignored.join(", ")), remedy));
     }
     let is_file = |url: &str| url.starts_with("file://");
     let backend = workspace.env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").and_then(|env| env.value.as_deref());
     if backend.is_some_and(is_file) {
-        let what =
-            "the backend is file://, on a disk of PKO's pod: a task finds no state there, and would create everything once more";
-        let remedy =
-            "move the state to a backend that a task reaches, such as s3:// (pulumi stack export, import), before the hand-over";
+        let what = "backend is file:// on the disk of PKO's pod; a task has no state there and would create all resources again";
+        let remedy = "move the state to a backend that a task can reach, such as s3:// (pulumi stack export, import), before the \
+             hand-over";
         notes.push(refused(what, remedy));
     }
     if backend.is_some_and(is_in_cluster) {
-        let what =
-            "the backend is a Service of the cluster, and a task is outside the cluster's network: it does not reach the state";
+        let what = "backend is a Service of the cluster; a task is outside the network of the cluster and cannot reach it";
         let remedy =
-            "give it an address that a task reaches, such as that of a load balancer, or move the state, before the hand-over";
+            "use an address that a task can reach, such as that of a load balancer, or move the state, before the hand-over";
         notes.push(refused(what, remedy));
     }
     let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
@@ -366,21 +370,21 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
         .iter()
         .find(|account| account["metadata"]["name"] == name && account["metadata"]["namespace"].as_str() == namespace);
     let Some(account) = account else {
-        notes.push(refused(format!("ServiceAccount {name:?} is not there"), "create it, or correct serviceAccountName"));
+        notes.push(refused(format!("ServiceAccount {name:?} not found"), "create it, or correct serviceAccountName"));
         return notes;
     };
     let annotations = &account["metadata"]["annotations"];
     if annotations[ROLE].is_string() {
-        let what = format!("ServiceAccount {name:?}: the role of {ROLE} is the program's");
+        let what = format!("ServiceAccount {name:?}: the program uses the role of {ROLE}");
         notes.push(Note { verdict: Verdict::Same, what, remedy: "" });
     } else {
         notes.extend(without_role(name, backend, workspace));
     }
     for (annotation, remedy) in IDENTITIES.into_iter().filter(|(annotation, _)| annotations[*annotation].is_string()) {
-        notes.push(different(format!("ServiceAccount {name:?}: {annotation} means nothing to a task"), remedy));
+        notes.push(different(format!("ServiceAccount {name:?}: {annotation} has no effect on a task"), remedy));
     }
     if account["imagePullSecrets"].as_array().is_some_and(|secrets| !secrets.is_empty()) {
-        notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets mean nothing to a task"), LOGINS));
+        notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets have no effect on a task"), LOGINS));
     }
     notes
 }
@@ -422,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stack_is_judged_by_what_decides_of_it() {
+    fn each_stack_is_judged_by_its_own_spec() {
         let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
         let env = |reference: Value| json!({ "backend": null, "envRefs": { "PULUMI_BACKEND_URL": reference } });
         let volumes = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "s" } }] });
@@ -437,12 +441,12 @@ mod tests {
             (
                 pod(&json!({ "imagePullSecrets": [{ "name": "login" }] })),
                 Verdict::Different,
-                "podTemplate.spec.imagePullSecrets mean nothing to a task\n               do: name the registry in PrivateRegistries",
+                "podTemplate.spec.imagePullSecrets have no effect on a task\n               do: list the registry in PrivateRegistries",
             ),
             (
                 json!({ "continueResyncOnCommitMatch": true, "resyncFrequencySeconds": 60 }),
                 Verdict::Different,
-                "spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day",
+                "spec.resyncFrequencySeconds is 60: each resync starts a task, 1440 a day",
             ),
             (
                 template(&json!({ "serviceTemplate": { "metadata": { "labels": { "a": "b" } } } })),
@@ -461,12 +465,8 @@ mod tests {
                 "spec.workspaceTemplate.spec.image is \"pulumi/pulumi:3.197.0\"",
             ),
             (pod(&json!({ "hostNetwork": true })), Verdict::Refused, "podTemplate.spec.hostNetwork has no meaning on Fargate"),
-            (json!({ "backend": "file:///state" }), Verdict::Refused, "the backend is file://"),
-            (
-                env(json!({ "type": "Literal", "literal": { "value": "file:///state" } })),
-                Verdict::Refused,
-                "the backend is file://",
-            ),
+            (json!({ "backend": "file:///state" }), Verdict::Refused, "backend is file://"),
+            (env(json!({ "type": "Literal", "literal": { "value": "file:///state" } })), Verdict::Refused, "backend is file://"),
             (env(json!({ "type": "Env", "env": { "name": "A" } })), Verdict::Refused, "ref type \"Env\" is deprecated"),
             (json!({ "stack": 7 }), Verdict::Refused, "a field has another type"),
             (json!({ "serviceAccountName": "gone" }), Verdict::Refused, "ServiceAccount \"gone\" is not there"),
@@ -502,8 +502,8 @@ mod tests {
     }
 
     #[test]
-    fn git_servers_that_need_a_parameter_or_https_are_told() {
-        let (private, http, key) = ("only if GitPrivateHosts lists it", "no credentials go over plain http", "has to be known");
+    fn git_servers_that_need_a_parameter_or_https_are_reported() {
+        let (private, http, key) = ("only if GitPrivateHosts lists it", "is an http URL with credentials", "is unknown");
         let none = json!({});
         let own = json!({ "token": { "name": "login", "key": "token" } });
         let secret = json!({ "gitAuthSecret": "login" });
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn backend_in_the_network_of_the_cluster_is_told() {
+    fn backend_in_the_network_of_the_cluster_is_reported() {
         for (url, expected) in [
             ("s3://state?endpoint=minio.minio.svc:9000&s3ForcePathStyle=true", true),
             ("s3://state?endpoint=http://minio.minio.svc.cluster.local", true),
@@ -566,14 +566,14 @@ mod tests {
             let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
             let objects = Objects { stacks: vec![stack(&json!({ "backend": url }))], accounts, ..Objects::default() };
             let text = scan(&objects)[0].to_string();
-            assert_eq!(text.contains("outside the cluster's network"), expected, "{url}\n{text}");
+            assert_eq!(text.contains("outside the network of the cluster"), expected, "{url}\n{text}");
             assert_eq!(text.starts_with("refused"), expected, "{url}\n{text}");
         }
     }
 
     #[test]
-    fn program_for_aws_without_a_role_is_told_what_a_task_lacks() {
-        let (role, region) = ("is no task's", "no aws:region in the Stack's configuration");
+    fn aws_program_without_a_role_is_reported() {
+        let (role, region) = ("a task has neither the role", "no aws:region in the configuration of the Stack");
         let variable = |name: &str| json!({ name: { "type": "Literal", "literal": { "value": "a" } } });
         let cloud = json!({ "backend": "https://api.pulumi.com" });
         for (spec, words) in [
@@ -600,20 +600,20 @@ mod tests {
     }
 
     #[test]
-    fn identities_and_logins_of_a_service_account_are_told() {
+    fn identities_and_logins_of_a_service_account_are_reported() {
         for (annotations, secrets, verdict, words) in [
-            (json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), Value::Null, Verdict::Same, "is the program's"),
+            (json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), Value::Null, Verdict::Same, "the program uses the role"),
             (
                 json!({ "iam.gke.io/gcp-service-account": "a@b" }),
                 Value::Null,
                 Verdict::Different,
-                "iam.gke.io/gcp-service-account means nothing to a task\n               do: mount a token with a projected volume",
+                "iam.gke.io/gcp-service-account has no effect on a task\n               do: mount a token with a projected volume",
             ),
             (
                 json!({ "azure.workload.identity/client-id": "a" }),
                 Value::Null,
                 Verdict::Different,
-                "azure.workload.identity/client-id means nothing to a task\n               do: mount a token with a projected volume",
+                "azure.workload.identity/client-id has no effect on a task\n               do: mount a token with a projected volume",
             ),
             (Value::Null, json!([{ "name": "login" }]), Verdict::Different, "PrivateRegistries"),
         ] {
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn workspaces_and_updates_are_told_of_where_a_person_has_to_act() {
+    fn workspaces_and_updates_that_need_action_are_reported() {
         let own = |kind: &str, spec: Value, owner: &str| {
             let owners = json!([{ "apiVersion": "pulumi.com/v1", "kind": owner, "name": "app", "uid": "1" }]);
             json!({

@@ -25,20 +25,20 @@ fn check(cases: impl IntoIterator<Item = (Finding, Level, &'static str)>) {
 }
 
 #[test]
-fn the_state_of_the_stack() {
+fn stack_state_is_judged() {
     let state = |state: &str| installation::stack_state("driftless", &Ok(json!({ "Stacks": [{ "StackStatus": state }] })));
     check([
         (state("CREATE_COMPLETE"), Level::Ok, "CREATE_COMPLETE"),
         (state("UPDATE_COMPLETE"), Level::Ok, "UPDATE_COMPLETE"),
         (state("UPDATE_IN_PROGRESS"), Level::Warn, "wait"),
-        (state("UPDATE_ROLLBACK_COMPLETE"), Level::Warn, "taken back"),
+        (state("UPDATE_ROLLBACK_COMPLETE"), Level::Warn, "rolled back"),
         (state("ROLLBACK_COMPLETE"), Level::Fail, "describe-stack-events --stack-name driftless"),
         (installation::stack_state("driftless", &no()), Level::Fail, "make deploy STACK=driftless"),
     ]);
 }
 
 #[test]
-fn functions_and_what_feeds_them() {
+fn functions_and_their_event_sources_are_judged() {
     let function = |state: &str, update: &str, architecture: &str| {
         let state = json!({ "State": state, "LastUpdateStatus": update, "Architecture": architecture, "StateReason": "why" });
         installation::function("f", Some("arm64"), &Ok(state))
@@ -66,14 +66,14 @@ fn functions_and_what_feeds_them() {
         (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f"),
         (mapping("Enabled", "No records processed"), Level::Ok, "feeds f"),
         (mapping("Disabled", "OK"), Level::Fail, "--enabled --uuid u-1"),
-        (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not get its messages"),
+        (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not receive its messages"),
         (installation::mappings("f", &no()).remove(0), Level::Warn, "lambda:ListEventSourceMappings"),
     ]);
     assert_eq!(installation::mappings("webhook", &Ok(json!({ "EventSourceMappings": [] }))), []);
 }
 
 #[test]
-fn rules_queues_the_bucket_alarms_and_quotas() {
+fn rules_queues_bucket_alarms_and_quotas_are_judged() {
     let queue = |name: &str, count: &str| {
         installation::queue(name, &Ok(json!({ "Attributes": { "ApproximateNumberOfMessages": count } })))
     };
@@ -88,10 +88,10 @@ fn rules_queues_the_bucket_alarms_and_quotas() {
         (installation::rule("r", &no()), Level::Fail, "cannot be read"),
         (queue("driftless-hints", "7"), Level::Ok, "7 waiting"),
         (queue("driftless-sources-dead-letters.fifo", "0"), Level::Ok, "empty"),
-        (queue("driftless-hints-dead-letters", "2"), Level::Fail, "2 messages were given up"),
+        (queue("driftless-hints-dead-letters", "2"), Level::Fail, "2 dead letters"),
         (installation::queue("q", &no()), Level::Fail, "cannot be read"),
         (installation::notifications("b", &Ok(json!({ "QueueConfigurations": [1, 2] }))), Level::Ok, "2 notifications"),
-        (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "tells of nothing"),
+        (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "no notifications"),
         (installation::notifications("b", &no()), Level::Fail, "cannot be read"),
         (alarms("OK"), Level::Ok, "none of 1 rings"),
         (alarms("INSUFFICIENT_DATA"), Level::Ok, "none of 1 rings"),
@@ -99,13 +99,13 @@ fn rules_queues_the_bucket_alarms_and_quotas() {
         (installation::alarms(&no()).remove(0), Level::Warn, "cloudwatch:DescribeAlarms"),
         (quota(json!(6.0)), Level::Warn, "request-service-quota-increase"),
         (quota(json!(100.0)), Level::Ok, "100 vCPUs"),
-        (quota(Value::Null), Level::Warn, "not known"),
+        (quota(Value::Null), Level::Warn, "cannot read the quota"),
         (installation::quota(&no()), Level::Warn, "servicequotas:GetServiceQuota"),
     ]);
 }
 
 #[test]
-fn the_webhook_refuses_what_is_not_signed() {
+fn webhook_must_refuse_unsigned_requests() {
     let webhook = |status| installation::webhook("https://u/", Ok(status));
     check([
         (webhook("401"), Level::Ok, "refuses"),
@@ -135,7 +135,7 @@ fn images_of_ecr_are_looked_up() {
     }
     check([
         (installation::runner_image("i", None), Level::Warn, "not in ECR"),
-        (installation::runner_image("i", Some(Ok(json!({})))), Level::Ok, "there"),
+        (installation::runner_image("i", Some(Ok(json!({})))), Level::Ok, "found"),
         (installation::runner_image("i", Some(no())), Level::Fail, "RUNNER_IMAGE"),
     ]);
 }
@@ -165,10 +165,10 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
     assert_eq!(access, BTreeMap::from([("eks".into(), eks), ("token".into(), installation::Access::Other)]));
     let expected = [
         (Level::Ok, "the EKS cluster prod"),
-        (Level::Ok, "a user of its own"),
+        (Level::Ok, "has a token or a client certificate"),
         (Level::Fail, "gke-gcloud-auth-plugin"),
         (Level::Fail, "--flatten"),
-        (Level::Fail, "not whole"),
+        (Level::Fail, "is incomplete"),
         (Level::Fail, "no context none"),
     ];
     check(findings.into_iter().zip(expected).map(|(finding, (level, words))| (finding, level, words)));
@@ -178,7 +178,7 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
 }
 
 #[test]
-fn clear_text_and_unverified_servers_are_told() {
+fn clear_text_and_unverified_servers_are_reported() {
     let of = |server: Value| {
         let kubeconfig = json!({
             "clusters": [{ "name": "c", "cluster": server }],
@@ -188,15 +188,15 @@ fn clear_text_and_unverified_servers_are_told() {
         installation::kubeconfig("s", &Ok(kubeconfig), &["a".to_owned()]).0.remove(0)
     };
     check([
-        (of(json!({ "server": "https://c" })), Level::Ok, "a user of its own"),
-        (of(json!({ "server": "http://127.0.0.1:1" })), Level::Ok, "a user of its own"),
+        (of(json!({ "server": "https://c" })), Level::Ok, "has a token or a client certificate"),
+        (of(json!({ "server": "http://127.0.0.1:1" })), Level::Ok, "has a token or a client certificate"),
         (of(json!({ "server": "http://10.0.0.1" })), Level::Fail, "is not https"),
         (of(json!({ "server": "https://c", "insecure-skip-tls-verify": true })), Level::Warn, "insecure-skip-tls-verify"),
     ]);
 }
 
 #[test]
-fn functions_that_share_a_credential_are_told() {
+fn functions_that_share_a_credential_are_reported() {
     let of = |user: Value| {
         json!({
             "contexts": [{ "name": "a", "context": { "cluster": "c", "user": "u" } }],
@@ -214,7 +214,7 @@ fn functions_that_share_a_credential_are_told() {
 }
 
 #[test]
-fn inbound_rules_and_images_that_move_are_told() {
+fn inbound_rules_and_movable_images_are_reported() {
     let groups = |rules: Value| {
         let groups = json!([{ "GroupId": "sg-1", "IpPermissions": [] }, { "GroupId": "sg-2", "IpPermissions": rules }]);
         installation::security_groups(&Ok(json!({ "SecurityGroups": groups }))).remove(0)
@@ -266,20 +266,20 @@ fn crds_of_this_release_are_told_from_others() {
 }
 
 #[test]
-fn rights_and_namespaces() {
+fn rights_and_namespaces_are_judged() {
     let right = |may: Result<bool, String>| cluster::rights([("driftless:launcher", "create leases".to_owned(), may)]).remove(0);
     let open = |may: Result<bool, String>| cluster::opened("team", &[("get secrets".to_owned(), may)]);
     check([
         (right(Ok(true)), Level::Ok, "each function"),
         (right(Ok(false)), Level::Fail, "driftless:launcher may not create leases"),
         (right(Err("no".into())), Level::Warn, "impersonate"),
-        (open(Ok(true)), Level::Ok, "open for runs"),
+        (open(Ok(true)), Level::Ok, "allows runs"),
         (open(Ok(false)), Level::Fail, "infra/kubernetes/runs"),
     ]);
 }
 
 #[test]
-fn what_artifacts_come_from_is_reached_through_the_api_server() {
+fn artifact_services_are_reached_through_the_api_server() {
     let answer = |answer: Result<&str, &str>| {
         let answer = answer.map(ToOwned::to_owned).map_err(|words| format!("Error from server {words}"));
         cluster::reached("source-controller", "flux-system", answer)
@@ -318,28 +318,28 @@ fn artifacts_come_from_where_the_template_says() {
 }
 
 #[test]
-fn what_is_in_the_cluster() {
+fn objects_in_the_cluster_are_judged() {
     let provider = |spec: Value| cluster::provider(&Ok(json!({ "spec": spec })), Some("https://u/prod"));
     let condition = json!({ "status": "False", "message": "no image" });
     check([
         (cluster::forwarder(&Ok(json!({ "status": { "availableReplicas": 1 } }))), Level::Ok, "runs"),
         (cluster::forwarder(&Ok(json!({ "status": { "conditions": [condition] } }))), Level::Fail, "why: no image"),
-        (cluster::forwarder(&no()), Level::Fail, "not there"),
-        (provider(json!({ "address": "https://u/prod" })), Level::Ok, "there"),
-        (provider(json!({ "address": "https://u/other" })), Level::Fail, "posts elsewhere"),
+        (cluster::forwarder(&no()), Level::Fail, "not found"),
+        (provider(json!({ "address": "https://u/prod" })), Level::Ok, "found"),
+        (provider(json!({ "address": "https://u/other" })), Level::Fail, "wrong address"),
         (provider(json!({ "address": "https://u/prod", "suspend": true })), Level::Warn, "suspended"),
-        (cluster::provider(&no(), None), Level::Warn, "not there"),
-        (cluster::alert(&Ok(json!({ "spec": {} }))), Level::Ok, "there"),
+        (cluster::provider(&no(), None), Level::Warn, "not found"),
+        (cluster::alert(&Ok(json!({ "spec": {} }))), Level::Ok, "found"),
         (cluster::alert(&Ok(json!({ "spec": { "suspend": true } }))), Level::Warn, "suspended"),
-        (cluster::alert(&no()), Level::Warn, "not there"),
-        (cluster::webhook_secret("prod", Ok(true)), Level::Ok, "webhook's key"),
+        (cluster::alert(&no()), Level::Warn, "not found"),
+        (cluster::webhook_secret("prod", Ok(true)), Level::Ok, "key of the webhook"),
         (cluster::webhook_secret("prod", Ok(false)), Level::Fail, "prod/webhook-secret"),
         (cluster::webhook_secret("prod", Err("no".into())), Level::Fail, "no key"),
     ]);
 }
 
 #[test]
-fn eks_lets_the_functions_in() {
+fn eks_access_of_the_functions_is_judged() {
     let eks = |status: &str, mode: &str| cluster::eks("prod", &Ok(json!({ "Status": status, "Mode": mode })));
     let entry = |groups: Value| {
         cluster::access_entry("driftless:launcher", "arn", &Ok(json!({ "accessEntry": { "kubernetesGroups": groups } })))
@@ -350,16 +350,16 @@ fn eks_lets_the_functions_in() {
         (eks("UPDATING", "API"), Level::Warn, "wait"),
         (cluster::eks("prod", &no()), Level::Warn, "eks:DescribeCluster"),
         (entry(json!(["driftless:launcher"])), Level::Ok, "arn"),
-        (entry(json!(["driftless:fetcher"])), Level::Fail, "without that group"),
+        (entry(json!(["driftless:fetcher"])), Level::Fail, "the group is missing"),
         (cluster::access_entry("driftless:launcher", "arn", &no()), Level::Fail, "infra/cluster.yaml"),
-        (cluster::pod_identity(&Ok(json!({ "associations": [{}] }))), Level::Ok, "there"),
+        (cluster::pod_identity(&Ok(json!({ "associations": [{}] }))), Level::Ok, "found"),
         (cluster::pod_identity(&Ok(json!({ "associations": [] }))), Level::Fail, "eks-pod-identity-agent"),
         (cluster::pod_identity(&no()), Level::Warn, "eks:ListPodIdentityAssociations"),
     ]);
 }
 
 #[test]
-fn a_canary_that_is_late_says_where_it_is_stuck() {
+fn late_canary_names_where_it_is_stuck() {
     let object = |conditions: Value, more: Value| {
         let mut object = json!({ "status": { "conditions": conditions } });
         object["status"]["driftless"] = more;
@@ -377,7 +377,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
     let running = update(json!({ "task": "arn", "log": "https://log" }));
     let stopped = json!({ "lastStatus": "STOPPED", "stoppedReason": "Essential", "containers": [{ "reason": "CannotPullContainerError" }] });
     check([
-        (late(&json!({}), &Value::Null, None), Level::Fail, "nobody looked"),
+        (late(&json!({}), &Value::Null, None), Level::Fail, "was not reconciled"),
         (late(&stalled, &Value::Null, None), Level::Fail, "SpecInvalid: spec.x"),
         (late(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
         (late(&stack, &failed, None), Level::Fail, "no such bucket"),
@@ -394,7 +394,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
 }
 
 #[test]
-fn ready_is_of_the_generation_that_is_there() {
+fn ready_requires_the_present_generation() {
     let stack = |observed: Value, status: &str| {
         json!({ "metadata": { "generation": 2 }, "status": { "observedGeneration": observed,
             "conditions": [{ "type": "Ready", "status": status }] } })

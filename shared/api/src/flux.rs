@@ -19,27 +19,27 @@ pub const KINDS: [(&str, &str); 5] = [
     ("source.toolkit.fluxcd.io/v1", "ExternalArtifact"),
 ];
 
-/// An archive that an object offers: Flux's `status.artifact`.
+/// The archive of a source, as in `status.artifact` of Flux.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("required" = ["lastUpdateTime", "path", "revision", "url"]))]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// The archive's digest, such as `sha256:…`.
+    /// Digest of the archive, such as `sha256:…`.
     pub digest: Option<String>,
-    /// When the archive was written.
+    /// Time at which the archive was written.
     #[serde(default, deserialize_with = "json::lenient")]
     pub last_update_time: Option<Time>,
-    /// What the source says of it.
+    /// Metadata from the source.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
-    /// Where it is in the storage of whoever made it.
+    /// Path of the archive in the storage of its producer.
     pub path: String,
-    /// Which state of the source it is, in words of the source: opaque.
+    /// Revision of the source, in a form that the source defines.
     pub revision: String,
-    /// The archive's size in bytes. Not to be relied on.
+    /// Size of the archive in bytes, for information only.
     pub size: Option<i64>,
-    /// Where the archive can be had.
+    /// URL of the archive.
     pub url: String,
 }
 
@@ -50,7 +50,7 @@ pub struct Source {
     pub api_version: String,
     /// The object's kind; empty if absent.
     pub kind: String,
-    /// Name, namespace, generation and so on.
+    /// `metadata`
     pub metadata: ObjectMeta,
     /// `spec.suspend`: the status is kept, whatever the source does.
     pub suspend: bool,

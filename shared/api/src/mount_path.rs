@@ -15,24 +15,24 @@ const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
 /// Checks that a file stays within its volume.
 pub(crate) fn check_file(at: &str, path: &str) -> Result<(), String> {
     let is_within = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without .."))
+    is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without \"..\""))
 }
 
 /// Checks that a volume can be mounted at a path.
 pub(crate) fn check_path(at: &str, path: &str) -> Result<(), String> {
     let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
     if !is_path {
-        return Err(format!("{at} is {path:?}; write an absolute path without .. and :"));
+        return Err(format!("{at} is {path:?}; write an absolute path without \"..\" and \":\""));
     }
     if path == IRSA || is_below(path, IRSA) {
         let remedy = format!("set the annotation {IRSA_ROLE} of the ServiceAccount, and remove the mount");
-        return Err(format!("{at} is {path:?}, where a task has the token for its ServiceAccount's role; {remedy}"));
+        return Err(format!("{at} is {path:?}, where a task has the token for the role of its ServiceAccount; {remedy}"));
     }
     let is_over = |ours: &str| path == ours || is_below(ours, path);
     let is_in = |taken: &str| path == taken || is_below(path, taken);
     let is_taken = |(ours, names): &(&str, &[&str])| is_over(ours) || names.iter().any(|name| is_in(&format!("{ours}/{name}")));
     if TAKEN.iter().any(is_taken) || NOT_MOUNTED.into_iter().any(is_in) {
-        return Err(format!("{at} is {path:?}, where a task has files of its own; write another path"));
+        return Err(format!("{at} is {path:?}, which is reserved for files of the task; write another path"));
     }
     Ok(())
 }

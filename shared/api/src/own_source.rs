@@ -53,14 +53,14 @@ impl Workspace {
             return Err(format!("spec.local has no meaning on Fargate; remove it, and set one of {FIELDS}"));
         }
         match (&spec.git, &spec.flux, &spec.project_info) {
-            (None, None, None) => Err(format!("no source; set one of {FIELDS}, or name the Workspace of a Stack, which has run")),
+            (None, None, None) => Err(format!("no source; set one of {FIELDS}, or name the Workspace of a Stack that has run")),
             (None, None, Some(_)) => Ok(None),
             (Some(git), None, None) => git.source().map(Some),
             (None, Some(flux), None) => flux.source().map(Some),
             (git, flux, project) => {
                 let fields = [("git", git.is_some()), ("flux", flux.is_some()), ("projectInfo", project.is_some())];
                 let set: Vec<_> = fields.iter().filter(|(_, set)| *set).map(|(field, _)| format!("spec.{field}")).collect();
-                Err(format!("{} are set, and a source is one of them; keep one", set.join(" and ")))
+                Err(format!("more than one source: {}; keep one", set.join(" and ")))
             }
         }
     }
@@ -90,12 +90,11 @@ impl WorkspaceGitAuth {
         ];
         let set: Vec<_> = forms.iter().filter(|(_, set)| *set).map(|(form, _)| *form).collect();
         match (set.as_slice(), password) {
-            ([_, _, ..], _) => Err(format!("spec.git.auth has {}; keep one", set.join(" and "))),
-            (["username"], None) => Err("spec.git.auth.username has no password beside it; add spec.git.auth.password".into()),
-            ([] | ["githubApp" | "token"], Some(KeySelector { .. })) => Err(
-                "spec.git.auth.password is of nothing: set username or sshPrivateKey beside it and nothing else, or remove it"
-                    .into(),
-            ),
+            ([_, _, ..], _) => Err(format!("more than one form of spec.git.auth: {}; keep one", set.join(" and "))),
+            (["username"], None) => Err("spec.git.auth.username requires spec.git.auth.password".into()),
+            ([] | ["githubApp" | "token"], Some(KeySelector { .. })) => {
+                Err("spec.git.auth.password requires username or sshPrivateKey".into())
+            }
             _ => Ok(()),
         }
     }
@@ -118,7 +117,7 @@ fn given<'a>(field: &str, value: Option<&'a str>, remedy: &str) -> Result<&'a st
 fn dir<'a>(field: &str, value: Option<&'a str>) -> Result<&'a str, String> {
     let dir = value.unwrap_or_default();
     if dir.split('/').any(|part| part == "..") {
-        return Err(format!("{field} is {dir:?}; it must stay within the source: remove every \"..\""));
+        return Err(format!("{field} is {dir:?}, which leaves the source; remove every \"..\""));
     }
     Ok(dir.trim_start_matches("./").trim_matches('/'))
 }
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_source_names_the_field_and_the_remedy() {
+    fn invalid_source_names_field_and_remedy() {
         let key = json!({ "name": "s", "key": "k" });
         let auth = |auth: Value| json!({ "git": { "url": "u", "ref": "main", "auth": auth } });
         for (spec, words) in [
@@ -186,9 +185,9 @@ mod tests {
             (json!({ "git": { "ref": "main" } }), "spec.git.url is missing; write the URL"),
             (json!({ "git": { "url": "u", "ref": "main", "dir": "a/../.." } }), "spec.git.dir is \"a/../..\"; it must stay"),
             (auth(json!({ "token": key, "sshPrivateKey": key })), "spec.git.auth has sshPrivateKey and token; keep one"),
-            (auth(json!({ "username": key })), "spec.git.auth.username has no password"),
-            (auth(json!({ "password": key })), "spec.git.auth.password is of nothing"),
-            (auth(json!({ "token": key, "password": key })), "spec.git.auth.password is of nothing"),
+            (auth(json!({ "username": key })), "spec.git.auth.username requires"),
+            (auth(json!({ "password": key })), "spec.git.auth.password requires username or sshPrivateKey"),
+            (auth(json!({ "token": key, "password": key })), "spec.git.auth.password requires username or sshPrivateKey"),
             (json!({ "flux": { "digest": "sha256:0" } }), "spec.flux.url is missing"),
             (json!({ "flux": { "url": "u" } }), "spec.flux.digest is missing"),
         ] {
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_a_stack_is_not_the_workspaces_own() {
+    fn stack_source_is_not_the_own_source_of_its_workspace() {
         let git = json!({ "git": { "url": "u" } });
         assert_eq!(workspace("Stack", &git).own_source(), Ok(None));
         let tree = json!({ "driftless": { "tree": { "digest": "sha256:0" } }, "local": {} });
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_is_of_what_is_fetched() {
+    fn fingerprint_covers_what_is_fetched() {
         let of = |spec: &Value| {
             let workspace = workspace("Other", spec);
             let source = workspace.own_source().unwrap().unwrap();

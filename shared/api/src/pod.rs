@@ -1,7 +1,7 @@
-//! Kubernetes' own types, as far as a Workspace has them. Not those of k8s-openapi, which are as strict as their version and lack
-//! both the defaults and `fileKeyRef`.
+//! The types of Kubernetes that a Workspace uses. Those of k8s-openapi are not used, because they are as strict as their version
+//! and lack the defaults and `fileKeyRef`.
 //!
-//! Each schema states its map type, even where it is the default: see `template`.
+//! Each schema has its map type, even where that is the default: see `template`.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +16,29 @@ use serde_with::skip_serializing_none;
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVar {
-    /// The variable's name.
+    /// Name of the variable.
     pub name: String,
-    /// The variable's value.
+    /// Value of the variable.
     pub value: Option<String>,
-    /// Where the value is instead.
+    /// Source of the value, instead of `value`.
     pub value_from: Option<EnvVarSource>,
 }
 
-/// Where the value of an environment variable is: exactly one of these.
+/// Source of the value of an environment variable. Exactly one field must be set.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVarSource {
-    /// In a key of a `ConfigMap`.
+    /// A key of a `ConfigMap`.
     pub config_map_key_ref: Option<KeySelector>,
-    /// In a field of the pod.
+    /// A field of the pod.
     pub field_ref: Option<FieldSelector>,
-    /// In a file of a volume.
+    /// A key of a file in a volume.
     pub file_key_ref: Option<FileKeySelector>,
-    /// In the resources of a container.
+    /// A resource of a container.
     pub resource_field_ref: Option<ResourceFieldSelector>,
-    /// In a key of a Secret.
+    /// A key of a Secret.
     pub secret_key_ref: Option<KeySelector>,
 }
 
@@ -52,7 +52,7 @@ pub struct KeySelector {
     /// The name of the Secret or `ConfigMap`.
     #[serde(default)]
     pub name: String,
-    /// The object or its key may be missing.
+    /// Whether the object or its key may be missing.
     pub optional: Option<bool>,
 }
 
@@ -62,9 +62,9 @@ pub struct KeySelector {
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct FieldSelector {
-    /// The API version that the path is of.
+    /// API version of the schema that the path uses.
     pub api_version: Option<String>,
-    /// The path of the field.
+    /// Path of the field.
     pub field_path: String,
 }
 
@@ -75,12 +75,12 @@ pub struct FieldSelector {
 pub struct FileKeySelector {
     /// The key.
     pub key: String,
-    /// The file or its key may be missing.
+    /// Whether the file or its key may be missing.
     #[serde(default)]
     pub optional: bool,
-    /// The path of the file within the volume.
+    /// Path of the file within the volume.
     pub path: String,
-    /// The name of the volume.
+    /// Name of the volume.
     pub volume_name: String,
 }
 
@@ -90,9 +90,9 @@ pub struct FileKeySelector {
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceFieldSelector {
-    /// The container's name.
+    /// Name of the container.
     pub container_name: Option<String>,
-    /// The unit that the value is given in.
+    /// Unit of the value, by which the resource is divided.
     pub divisor: Option<Quantity>,
     /// The resource, such as `limits.memory`.
     pub resource: String,
@@ -106,7 +106,7 @@ pub struct ResourceFieldSelector {
 pub struct EnvFromSource {
     /// The `ConfigMap`.
     pub config_map_ref: Option<ObjectSelector>,
-    /// What precedes each key in the variable's name.
+    /// Prefix of the name of each variable.
     pub prefix: Option<String>,
     /// The Secret.
     pub secret_ref: Option<ObjectSelector>,
@@ -117,14 +117,14 @@ pub struct EnvFromSource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ObjectSelector {
-    /// The object's name.
+    /// Name of the object.
     #[serde(default)]
     pub name: String,
-    /// It may be missing.
+    /// Whether the object may be missing.
     pub optional: Option<bool>,
 }
 
-/// What a container asks for and what it gets at most.
+/// Compute resources of a container.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
@@ -134,10 +134,10 @@ pub struct ResourceRequirements {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<ResourceClaim>,
-    /// What it gets at most, by resource.
+    /// Maximum amounts, by resource.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, Quantity>,
-    /// What it asks for, by resource.
+    /// Requested amounts, by resource.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<String, Quantity>,
 }
@@ -147,9 +147,9 @@ pub struct ResourceRequirements {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
 pub struct ResourceClaim {
-    /// The claim's name in the pod's spec.
+    /// Name of the claim in the spec of the pod.
     pub name: String,
-    /// One request of the claim; all of them if it is not there.
+    /// One request of the claim; all requests if it is not set.
     pub request: Option<String>,
 }
 

@@ -30,12 +30,12 @@ pub struct ProgramRoot {
     pub program: Option<ProgramBody>,
 }
 
-/// A Pulumi YAML program: what a `Pulumi.yaml` has besides name and runtime. Expressions are any JSON and stay as they were written.
+/// A Pulumi YAML program: the content of `Pulumi.yaml` without name and runtime. Expressions are any JSON and are kept unchanged.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProgramBody {
-    /// Configuration that the program takes, by name.
+    /// Configuration values of the program, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, ProgramConfiguration>,
     /// Outputs by name.
@@ -54,15 +54,15 @@ pub struct ProgramBody {
     pub variables: BTreeMap<String, Value>,
 }
 
-/// A configuration value that a program takes.
+/// A configuration value of a program.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProgramConfiguration {
-    /// Its value if the Stack gives none.
+    /// Default value, used if the Stack sets none.
     #[schemars(schema_with = "json::any")]
     pub default: Option<Value>,
-    /// Its type.
+    /// Type of the value.
     pub r#type: Option<ConfigurationType>,
 }
 
@@ -85,15 +85,15 @@ pub enum ConfigurationType {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramResource {
-    /// An existing resource to read, instead of one to make.
+    /// Reads an existing resource instead of creating one.
     pub get: Option<ResourceGetter>,
-    /// How it is handled.
+    /// Options of the resource.
     pub options: Option<ResourceOptions>,
-    /// Its inputs by name.
+    /// Input properties, by name.
     #[schemars(schema_with = "json::any_map")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, Value>,
-    /// Its type token, such as `aws:s3:Bucket`.
+    /// Type token of the resource, such as `aws:s3:Bucket`.
     #[schemars(length(min = 1))]
     pub r#type: String,
 }
@@ -101,65 +101,65 @@ pub struct ProgramResource {
 /// An existing resource to read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceGetter {
-    /// Its id.
+    /// ID of the resource.
     #[schemars(length(min = 1))]
     pub id: String,
-    /// What is known of it, where the id is not enough to find it.
+    /// Known properties of the resource, if the ID alone does not identify it.
     #[schemars(schema_with = "json::any_map")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub state: BTreeMap<String, Value>,
 }
 
-/// How a resource is handled.
+/// Options of a resource.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceOptions {
-    /// Outputs that are secret although the provider does not say so.
+    /// Outputs to treat as secret, in addition to those that the provider marks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_secret_outputs: Vec<String>,
-    /// URNs that the resource had.
+    /// Earlier URNs of the resource.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// How long its operations may take.
+    /// Maximum durations of the operations of the resource.
     pub custom_timeouts: Option<CustomTimeouts>,
-    /// Delete it before its replacement is made.
+    /// Delete the resource before its replacement is created.
     pub delete_before_replace: Option<bool>,
-    /// Resources that come first.
+    /// Resources that must be created before this one.
     #[schemars(schema_with = "json::any_list")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Value>,
-    /// Properties whose changes do not count.
+    /// Properties whose changes are ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignore_changes: Vec<String>,
-    /// The id of an existing resource to take over.
+    /// ID of an existing resource to import.
     pub import: Option<String>,
-    /// Its parent.
+    /// Parent of the resource.
     #[schemars(schema_with = "json::any")]
     pub parent: Option<Value>,
-    /// It must not be deleted.
+    /// Prevent deletion of the resource.
     pub protect: Option<bool>,
-    /// Its provider.
+    /// Provider of the resource.
     #[schemars(schema_with = "json::any")]
     pub provider: Option<Value>,
-    /// Its providers by package, for a component.
+    /// Providers of a component, by package.
     #[schemars(schema_with = "json::any_map")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub providers: BTreeMap<String, Value>,
-    /// The version of its provider.
+    /// Version of the provider.
     pub version: Option<String>,
 }
 
-/// How long the operations of a resource may take, such as `10m`.
+/// Maximum durations of the operations of a resource, such as `10m`.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CustomTimeouts {
-    /// To create it.
+    /// Maximum duration of the creation.
     pub create: Option<String>,
-    /// To delete it.
+    /// Maximum duration of the deletion.
     pub delete: Option<String>,
-    /// To update it.
+    /// Maximum duration of an update.
     pub update: Option<String>,
 }
 
@@ -168,9 +168,9 @@ pub struct CustomTimeouts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProgramStatus {
-    /// The program as a source.
+    /// Source artifact with the program.
     #[serde(deserialize_with = "json::lenient")]
     pub artifact: Option<Artifact>,
-    /// The generation that the artifact is of.
+    /// Generation that the artifact contains.
     pub observed_generation: Option<i64>,
 }

@@ -18,11 +18,11 @@ pub(crate) fn too_low(at: &str, image: Option<&str>, stack: &WorkspaceStack, bac
         format!("{at} is {image:?}, whose pulumi {why}; use an image with pulumi {major}.{minor}.{patch} or newer{remedy}")
     };
     if let Some(item) = stack.config.iter().find(|item| is_json(item)).filter(|_| found < JSON_CONFIG) {
-        let why = format!("takes no JSON configuration, which the config key {:?} has", item.key);
+        let why = format!("does not support JSON configuration, which config key {:?} uses", item.key);
         return Some(words(JSON_CONFIG, &why, ""));
     }
     stack.secrets_provider.as_deref().filter(|provider| found < STATE_SECRETS && is_lost(provider, backend)).map(|_| {
-        let why = "takes no secrets provider from the state, which spec.secretsProvider needs from the second run on";
+        let why = "does not read the secrets provider from the state, which spec.secretsProvider requires from the second run on";
         // With the file, the provider is not read from the state.
         let remedy = ", or remove the field if the stack exists and Pulumi.STACK.yaml of the source names the provider";
         words(STATE_SECRETS, why, remedy)
@@ -87,7 +87,7 @@ mod tests {
         let old = "pulumi/pulumi:3.201.9-nonroot";
         let file = |json: bool| json!({ "key": "k", "valueFrom": { "path": "/a", "json": json } });
         for item in [json!({ "key": "k", "value": 1 }), json!({ "key": "k", "value": [] }), file(true)] {
-            let words = "spec.image is \"pulumi/pulumi:3.201.9-nonroot\", whose pulumi takes no JSON configuration, which the config key \
+            let words = "spec.image is \"pulumi/pulumi:3.201.9-nonroot\", whose pulumi does not support JSON configuration, which config key \
                          \"k\" has; use an image with pulumi 3.202.0 or newer";
             assert_eq!(told(old, item.clone()).as_deref(), Some(words));
             assert_eq!(told("pulumi/pulumi:3.202.0-nonroot", item), None);
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn old_pulumi_is_refused_for_a_secrets_provider_that_the_second_run_loses() {
+    fn old_pulumi_is_refused_for_a_secrets_provider_it_loses() {
         let told = |image: &str, provider: &str, backend: Option<&str>| {
             let stack = WorkspaceStack { secrets_provider: Some(provider.into()), ..WorkspaceStack::default() };
             too_low("spec.image", Some(image), &stack, backend)
         };
         let (old, new, key) = ("pulumi/pulumi:3.133.0-nonroot", "pulumi/pulumi:3.134.0-nonroot", "awskms://alias/a");
-        let words = "spec.image is \"pulumi/pulumi:3.133.0-nonroot\", whose pulumi takes no secrets provider from the state, which \
-                     spec.secretsProvider needs from the second run on; use an image with pulumi 3.134.0 or newer, or remove the field \
+        let words = "spec.image is \"pulumi/pulumi:3.133.0-nonroot\", whose pulumi does not read the secrets provider from the state, which \
+                     spec.secretsProvider requires from the second run on; use an image with pulumi 3.134.0 or newer, or remove the field \
                      if the stack exists and Pulumi.STACK.yaml of the source names the provider";
         assert_eq!(told(old, key, Some("s3://state")).as_deref(), Some(words));
         assert_eq!(told(old, key, None).as_deref(), Some(words));

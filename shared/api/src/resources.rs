@@ -59,7 +59,8 @@ impl Asked {
         size(cpu, bytes, default).ok_or_else(|| {
             let (cpu, gib) = (cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
             format!(
-                "{at}.resources: {cpu} CPUs and {gib} GiB of memory are asked for; Fargate has 16 and 120 at most: ask for less"
+                "{at}.resources requests {cpu} CPUs and {gib} GiB of memory, the maximum of Fargate is 16 CPUs and 120 GiB; \
+                 request less"
             )
         })
     }
@@ -67,8 +68,8 @@ impl Asked {
     pub(crate) fn disk(&self, at: &str) -> Result<Option<u32>, String> {
         let gib = self.disk.most.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
         if gib > MAX_DISK_GIB {
-            let limit = format!("Fargate has {MAX_DISK_GIB} at most: ask for less");
-            return Err(format!("{at}.resources: {gib} GiB of ephemeral-storage are asked for; {limit}"));
+            let limit = format!("the maximum of Fargate is {MAX_DISK_GIB}; request less");
+            return Err(format!("{at}.resources requests {gib} GiB of ephemeral-storage, {limit}"));
         }
         Ok(u32::try_from(gib).ok().filter(|_| gib > DISK_GIB))
     }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_kubernetes_own() {
+    fn quantities_have_the_kubernetes_format() {
         for (text, expected) in [
             ("0", Some(0)),
             ("1", Some(1000)),

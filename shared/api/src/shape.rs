@@ -113,7 +113,7 @@ impl PodFields {
     pub fn check(self, pod_only: &[String]) -> Result<(), String> {
         match pod_only.first() {
             Some(field) if self == Self::Refuse => Err(format!(
-                "{field} has no meaning on Fargate, and this installation ignores none (PodFields: refuse); remove it"
+                "{field} has no meaning on Fargate, and this installation refuses such fields (PodFields=refuse); remove it"
             )),
             _ => Ok(()),
         }
@@ -158,7 +158,7 @@ impl WorkspaceSpec {
         only(&pod, self.pod(), &["containers", "initContainers", "volumes"], &POD_ONLY)?;
         for (field, items) in [("containers", "containers"), ("initContainers", "containers"), ("volumes", "volumes")] {
             if !matches!(self.pod()[field], Value::Array(_) | Value::Null) {
-                return Err(format!("{pod}.{field} is no list of {items}"));
+                return Err(format!("{pod}.{field} is not a list of {items}"));
             }
         }
         let (main, main_at) = (self.main(at)?, format!("{pod}.containers[{MAIN}]"));
@@ -243,7 +243,7 @@ impl WorkspaceSpec {
     /// The architecture of the node that the pod would get.
     fn architecture(&self, pod: &str) -> Result<Option<Architecture>, String> {
         let Some(name) = self.pod()["nodeSelector"][ARCHITECTURE].as_str() else { return Ok(None) };
-        let words = |error| format!("{pod}.nodeSelector[{ARCHITECTURE}]: {error}; Fargate has no other");
+        let words = |error| format!("{pod}.nodeSelector[{ARCHITECTURE}]: {error}; write one of them");
         name.parse().map(Some).map_err(words)
     }
 
@@ -287,7 +287,7 @@ impl WorkspaceSpec {
 
 fn inits(pod: &str, containers: &[Value], volumes: &Volumes<'_>, asked: &mut Asked) -> Result<Vec<InitContainer>, String> {
     if containers.len() > MAX_INIT {
-        return Err(format!("{pod}.initContainers has {}; a task has {MAX_INIT} at most: join some", containers.len()));
+        return Err(format!("{pod}.initContainers has {} entries, the maximum is {MAX_INIT}; combine some", containers.len()));
     }
     let mut names = BTreeSet::new();
     let mut init = Vec::new();
@@ -295,10 +295,13 @@ fn inits(pod: &str, containers: &[Value], volumes: &Volumes<'_>, asked: &mut Ask
         let name = container["name"].as_str().unwrap_or_default();
         let at = format!("{pod}.initContainers[{name}]");
         if PKO_INIT.contains(&name) {
-            return Err(format!("{at}: there is no such container on Fargate; remove it, or name yours otherwise"));
+            return Err(format!(
+                "{at} is a container of the Pulumi Kubernetes Operator, which does not exist on Fargate; remove \
+                 it, or rename yours"
+            ));
         }
         if !is_label(name) || !names.insert(name) {
-            return Err(format!("{at}: the name is {name:?}; use one of its own, of up to 63 of a-z, 0-9 and -"));
+            return Err(format!("{at} has the name {name:?}; write a unique name of at most 63 characters of a-z, 0-9 and -"));
         }
         init.push(init_container(&at, container, volumes, asked)?);
     }
@@ -351,13 +354,13 @@ fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
 /// Refuses a map that sets a field other than these and the `ignored` ones.
 fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), String> {
     if !matches!(map, Value::Object(_) | Value::Null) {
-        return Err(format!("{at} is no map of fields"));
+        return Err(format!("{at} is not an object"));
     }
     let is_known = |field: &str, value: &Value| fields.contains(&field) || is_ignored(field, value, ignored);
     let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !is_known(field, value));
     match other.map(|(field, _)| field.as_str()) {
         Some("lifecycle") => Err(format!(
-            "{}; remove it, and do what it does in the image or in an init container",
+            "{}; remove it, and run the command in the image or in an init container",
             meaningless(at, "lifecycle.postStart")
         )),
         Some(field) => Err(format!("{}; remove it", meaningless(at, field))),
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_a_shape() {
+    fn workspace_is_converted_to_a_task_shape() {
         let default = TaskShape::default();
         let of = |cpu, memory_mib, ephemeral_gib| TaskShape { cpu, memory_mib, ephemeral_gib, ..default.clone() };
         let image = |image: &str| TaskShape { image: Some(image.into()), ..default.clone() };
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_says_where_a_pod_runs_is_ignored_and_named_or_refused() {
+    fn pod_only_fields_are_ignored_and_named_or_refused() {
         let set = |fields: &[&str]| fields.iter().map(|field| ((*field).to_owned(), json!("x"))).collect::<Map<_, _>>();
         let mut template = set(&POD_ONLY);
         let container = |name: &str| {
@@ -534,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_only_say_how_a_pod_runs_stall_no_stack() {
+    fn pod_only_fields_stall_no_stack() {
         let how = json!({ "exec": { "command": ["sleep", "5"] } });
         let spec = workspace(pod(json!({
             "automountServiceAccountToken": true, "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] }, "os": { "name": "linux" },
@@ -561,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_meaning_is_refused_by_its_name() {
+    fn unsupported_field_is_refused_by_name() {
         let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
         let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
         let env = |from: Value| json!({ "env": [{ "name": "A", "valueFrom": from }] });
@@ -591,7 +594,7 @@ mod tests {
             ),
             (
                 main(json!({ "lifecycle": { "postStart": { "exec": { "command": ["sh"] } }, "preStop": {} } })),
-                "podTemplate.spec.containers[pulumi].lifecycle.postStart has no meaning on Fargate; remove it, and do what it does",
+                "podTemplate.spec.containers[pulumi].lifecycle.postStart has no meaning on Fargate; remove it, and run the command",
             ),
             (json!({ "git": {} }), "git has no meaning on Fargate; remove it, and set one of spec.projectRepo"),
             (json!({ "flux": {} }), "flux has no meaning"),
@@ -601,11 +604,14 @@ mod tests {
             (json!({ "pulumiLogLevel": -1 }), "pulumiLogLevel is -1; write 0 or more"),
             (requests("nvidia.com/gpu", "1"), "resources.requests[nvidia.com/gpu] has no meaning"),
             (requests("cpu", "a lot"), r#"resources.requests[cpu] is "a lot"; write an amount such as 500m or 2Gi"#),
-            (requests("cpu", "16001m"), "resources: 17 CPUs and 0 GiB of memory are asked for; Fargate has 16 and 120 at most"),
+            (
+                requests("cpu", "16001m"),
+                "resources requests 17 CPUs and 0 GiB of memory, the maximum of Fargate is 16 CPUs and 120 GiB",
+            ),
             (requests("memory", "121Gi"), "resources: 0 CPUs and 121 GiB"),
             (
                 requests("ephemeral-storage", "201Gi"),
-                "resources: 201 GiB of ephemeral-storage are asked for; Fargate has 200 at most",
+                "resources requests 201 GiB of ephemeral-storage, the maximum of Fargate is 200",
             ),
             (json!({ "resources": { "claims": [{ "name": "gpu" }] } }), "resources.claims has no meaning"),
             (env(field.clone()), "env[A].valueFrom.fieldRef has no meaning"),
@@ -625,7 +631,10 @@ mod tests {
                 main(json!({ "resources": { "limits": { "gpu": 1 } } })),
                 "podTemplate.spec.containers[pulumi].resources.limits[gpu] has no",
             ),
-            (init(json!({ "name": "fetch" })), "podTemplate.spec.initContainers[fetch]: there is no such container"),
+            (
+                init(json!({ "name": "fetch" })),
+                "podTemplate.spec.initContainers[fetch] is a container of the Pulumi Kubernetes Operator",
+            ),
             (init(json!({ "name": "A b" })), r#"podTemplate.spec.initContainers[A b]: the name is "A b"; use"#),
             (init(json!({ "restartPolicy": "Always" })), "podTemplate.spec.initContainers[a].restartPolicy has no meaning"),
             (
@@ -643,13 +652,13 @@ mod tests {
                 r#"initContainers[a]: the name is "a"; use one of its own"#,
             ),
             (pod(json!({ "initContainers": vec![json!({}); 9] })), "podTemplate.spec.initContainers has 9; a task has 8 at most"),
-            (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is no list of containers"),
+            (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is not a list of containers"),
             (pod(json!({ "volumes": {} , "hostIPC": true })), "podTemplate.spec.hostIPC has no meaning"),
             (
                 pod(json!({ "nodeSelector": { "kubernetes.io/arch": "s390x" } })),
                 r#"podTemplate.spec.nodeSelector[kubernetes.io/arch]: "s390x" is neither amd64 nor arm64; Fargate has no other"#,
             ),
-            (pod(json!({ "volumes": "x" })), "podTemplate.spec.volumes is no list of volumes"),
+            (pod(json!({ "volumes": "x" })), "podTemplate.spec.volumes is not a list of volumes"),
             (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),
         ] {
             let error = workspace(spec.clone())
@@ -660,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_templates_environment_is_over_the_workspaces() {
+    fn pod_template_environment_overrides_the_workspace() {
         let spec = json!({
             "env": [{ "name": "A", "value": "1" }, { "name": "B", "value": "2" }], "envFrom": [{ "secretRef": { "name": "s" } }],
             "podTemplate": { "spec": { "containers": [{ "name": "pulumi", "env": [{ "name": "B", "value": "3" }, { "name": "C", "value": "4" }] }] } },

@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReference {
-    /// The object's API version, such as `source.toolkit.fluxcd.io/v1`.
+    /// API version of the object, such as `source.toolkit.fluxcd.io/v1`.
     pub api_version: String,
-    /// The object's kind, such as `GitRepository`.
+    /// Kind of the object, such as `GitRepository`.
     pub kind: String,
-    /// The object's name.
+    /// Name of the object.
     pub name: String,
 }
 
-/// What a destroy has to know of a project when its source is gone.
+/// Name and runtime of a Pulumi project, which a destroy needs if the source no longer exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectInfo {
-    /// The project's name.
+    /// Name of the project.
     pub name: String,
-    /// The name of its runtime, such as `nodejs`.
+    /// Name of the runtime, such as `nodejs`.
     pub runtime: String,
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_gos_or_none() {
+    fn duration_has_the_format_of_go() {
         for (text, seconds) in [("24h", 86_400), ("24h0m0s", 86_400), ("1h30m", 5_400), ("1.5h", 5_400), ("1500ms", 1), ("0s", 0)]
         {
             assert_eq!(duration(text).map(|duration| duration.as_secs()), Some(seconds), "{text}");

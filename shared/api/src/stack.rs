@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::{ObjectReference, ProjectInfo, json, template};
 
-/// The `spec` of a Stack: a Pulumi stack that is kept as its source says. The same in `v1` and `v1alpha1`.
+/// The `spec` of a Stack: a Pulumi stack that Driftless keeps in sync with its source. The same in `v1` and `v1alpha1`.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,7 +22,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
     derive = "Default",
     derive = "PartialEq",
     category = "pulumi",
-    doc = "A Pulumi stack that is kept as its source says.",
+    doc = "A Pulumi stack that Driftless keeps in sync with its source.",
     selectable = ".spec.programRef.name",
     selectable = ".spec.fluxSource.sourceRef.name",
     selectable = ".status.driftless.waitsFor",
@@ -39,30 +39,30 @@ use crate::{ObjectReference, ProjectInfo, json, template};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {
-    /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
+    /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
     /// Deprecated, see `envRefs`. A Secret whose key `accessToken` becomes `PULUMI_ACCESS_TOKEN`.
     pub access_token_secret: Option<String>,
-    /// The URL of the state backend: `PULUMI_BACKEND_URL`.
+    /// URL of the state backend, set as `PULUMI_BACKEND_URL`.
     pub backend: Option<String>,
-    /// The git branch or ref to follow. Exactly one of `branch` and `commit` goes with `projectRepo`.
+    /// Git branch or ref to follow. `projectRepo` requires exactly one of `branch` and `commit`.
     pub branch: Option<String>,
-    /// The git commit to use.
+    /// Git commit to run.
     pub commit: Option<String>,
-    /// Configuration by key: values of any JSON type.
+    /// Configuration values of any JSON type, by key.
     #[schemars(schema_with = "json::any")]
     #[serde(default)]
     pub config: Option<Value>,
-    /// Configuration by key from `ConfigMap`s.
+    /// Configuration values from `ConfigMap`s, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config_ref: BTreeMap<String, ConfigMapKey>,
-    /// Run again every `resyncFrequencySeconds`, even if nothing changed.
+    /// Run an update every `resyncFrequencySeconds`, even if nothing has changed.
     pub continue_resync_on_commit_match: Option<bool>,
-    /// Destroy the stack's resources before the Stack goes.
+    /// Destroy the resources of the stack before the Stack is deleted.
     pub destroy_on_finalize: Option<bool>,
-    /// What the Pulumi Kubernetes Operator does not have.
+    /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessStack>,
-    /// Environment variables by name.
+    /// Environment variables, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_refs: BTreeMap<String, ResourceRef>,
     /// Deprecated, see `envRefs`. Secrets whose keys become environment variables.
@@ -75,72 +75,72 @@ pub struct StackSpec {
     /// Deprecated, see `envRefs`. `ConfigMap`s whose keys become environment variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub envs: Vec<String>,
-    /// Fail if a refresh before the run would change anything. PKO accepts it and does nothing.
+    /// Fail if a refresh before the run finds changes. The Pulumi Kubernetes Operator accepts this field without effect.
     pub expect_no_refresh_changes: Option<bool>,
-    /// The source is a Flux object.
+    /// Flux source of the project.
     pub flux_source: Option<FluxSource>,
-    /// The credentials for `projectRepo`.
+    /// Credentials for `projectRepo`.
     pub git_auth: Option<GitAuth>,
     /// Deprecated, see `gitAuth`. A Secret with `sshPrivateKey` and `password`, `accessToken`, or `username` and `password`.
     pub git_auth_secret: Option<String>,
-    /// Stacks in the same namespace that must have succeeded first.
+    /// Stacks in the same namespace that must have succeeded before this one runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prerequisites: Vec<Prerequisite>,
-    /// Only preview: nothing is ever updated or destroyed.
+    /// Run previews only: no resource is ever updated or destroyed.
     pub preview: Option<bool>,
-    /// The source is a Program.
+    /// Program in the same namespace that is the source.
     pub program_ref: Option<ProgramReference>,
-    /// The source is a git repository: its URL.
+    /// URL of the git repository that is the source.
     pub project_repo: Option<String>,
     /// Refresh the state before each run.
     pub refresh: Option<bool>,
-    /// The project's directory within `projectRepo`.
+    /// Directory of the project within `projectRepo`.
     pub repo_dir: Option<String>,
-    /// Seconds between resyncs and between looks at `branch`; 60 at least and by default.
+    /// Interval in seconds between resyncs and between polls of `branch`. The minimum and the default are 60.
     pub resync_frequency_seconds: Option<i64>,
-    /// The most seconds between retries, if greater than zero; a day by default.
+    /// Maximum interval in seconds between retries, if greater than zero. The default is one day.
     pub retry_max_backoff_duration_seconds: Option<i64>,
-    /// Try again while somebody else holds the stack's lock. PKO accepts it and does nothing.
+    /// Retry if another process holds the lock of the stack. The Pulumi Kubernetes Operator accepts this field without effect.
     pub retry_on_update_conflict: Option<bool>,
-    /// Run the program when destroying.
+    /// Run the program during a destroy.
     pub run_program: Option<bool>,
-    /// Deprecated, see `secretsRef`. Secret configuration by key, in clear.
+    /// Deprecated, see `secretsRef`. Secret configuration values in clear text, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
-    /// How the stack's secrets are encrypted, if the stack is created.
+    /// Secrets provider of the stack, used when the stack is created.
     pub secrets_provider: Option<String>,
-    /// Secret configuration by key.
+    /// Secret configuration values, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
-    /// The `ServiceAccount` that the program is.
+    /// `ServiceAccount` that the program uses.
     pub service_account_name: Option<String>,
     /// Fetch only the last commit.
     pub shallow: Option<bool>,
-    /// Include what depends on `targets`.
+    /// Include the resources that depend on `targets`.
     pub target_dependents: Option<bool>,
     /// URNs of the only resources to update.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
-    /// Merged over each Update that is made.
+    /// Partial Update that is merged over each Update of the Stack.
     #[schemars(schema_with = "template::update")]
     #[serde(default)]
     pub update_template: Option<Value>,
     /// Fail if the backend does not have the stack, instead of creating it.
     pub use_local_stack_only: Option<bool>,
-    /// What becomes of the Workspace after a successful run.
+    /// Whether the Workspace is kept or deleted after a successful run.
     pub workspace_reclaim_policy: Option<WorkspaceReclaimPolicy>,
-    /// Merged over the Workspace that is made.
+    /// Partial Workspace that is merged over the Workspace of the Stack.
     #[schemars(schema_with = "template::workspace")]
     #[serde(default)]
     pub workspace_template: Option<Value>,
 }
 
-/// What the `spec` of a Stack has besides PKO's fields.
+/// Fields of the `spec` of a Stack that the Pulumi Kubernetes Operator does not have.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftlessStack {
-    /// No run of it begins. One that is under way goes on. The annotation `driftless.dev/suspend` does the same, and is no change of the
-    /// spec: a Stack that goes on has to run only if something else changed.
+    /// Start no runs of this Stack; a run in progress continues. The annotation `driftless.dev/suspend` has the same effect and does not
+    /// change the spec, so the resumed Stack runs only if something else has changed.
     pub suspend: Option<bool>,
 }
 
@@ -148,46 +148,47 @@ pub struct DriftlessStack {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigMapKey {
-    /// The value is JSON.
+    /// Whether the value is JSON.
     pub json: Option<bool>,
     /// The key.
     pub key: String,
-    /// The `ConfigMap`'s name.
+    /// Name of the `ConfigMap`.
     pub name: String,
 }
 
-/// A value, or where it is. `type` says which of the other fields counts.
+/// A value, or a reference to one. `type` selects the field that is used.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceRef {
-    /// `Secret` or `Literal`. `Env` and `FS`, which spoke of the operator's own process, are refused, as in PKO.
+    /// `Secret` or `Literal`. `Env` and `FS`, which refer to the process of the operator, are refused, as by the Pulumi
+    /// Kubernetes Operator.
     #[serde(rename = "type")]
     pub selector: String,
-    /// For `Env`.
+    /// Environment variable, for `Env`.
     pub env: Option<EnvSelector>,
-    /// For `FS`.
+    /// File, for `FS`.
     pub filesystem: Option<FileSelector>,
-    /// For `Literal`.
+    /// Literal value, for `Literal`.
     pub literal: Option<LiteralSelector>,
-    /// For `Secret`.
+    /// Key of a Secret, for `Secret`.
     pub secret: Option<SecretSelector>,
 }
 
-/// A variable of the operator's environment.
+/// A variable of the environment of the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvSelector {
-    /// The variable's name.
+    /// Name of the variable.
     pub name: String,
 }
 
-/// A file of the operator's.
+/// A file of the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileSelector {
-    /// The file's path.
+    /// Path of the file.
     pub path: String,
 }
 
-/// A value in clear.
+/// A value in clear text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LiteralSelector {
     /// The value.
@@ -200,9 +201,9 @@ pub struct LiteralSelector {
 pub struct SecretSelector {
     /// The key.
     pub key: String,
-    /// The Secret's name.
+    /// Name of the Secret.
     pub name: String,
-    /// The Stack's own namespace, or nothing: another one is refused.
+    /// Namespace of the Stack; any other namespace is refused.
     pub namespace: Option<String>,
 }
 
@@ -211,20 +212,20 @@ pub struct SecretSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
-    /// The project's directory within the artifact.
+    /// Directory of the project within the artifact.
     pub dir: Option<String>,
-    /// The object.
+    /// Reference to the object.
     pub source_ref: ObjectReference,
 }
 
 /// A Program in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramReference {
-    /// The Program's name.
+    /// Name of the Program.
     pub name: String,
 }
 
-/// Credentials for git: one of these.
+/// Credentials for git. One field must be set.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -253,13 +254,13 @@ pub struct BasicAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GithubAppAuth {
-    /// The app's id.
+    /// ID of the App.
     #[serde(rename = "appID")]
     pub app_id: ResourceRef,
-    /// The installation's id.
+    /// ID of the installation.
     #[serde(rename = "installationID")]
     pub installation_id: ResourceRef,
-    /// The app's private key, as PEM.
+    /// Private key of the App, in PEM form.
     pub private_key: ResourceRef,
 }
 
@@ -268,37 +269,37 @@ pub struct GithubAppAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
-    /// The key's passphrase.
+    /// Passphrase of the key.
     pub password: Option<ResourceRef>,
-    /// The key, as PEM.
+    /// The key, in PEM form.
     pub ssh_private_key: ResourceRef,
 }
 
-/// A Stack in the same namespace that must have succeeded first.
+/// A Stack in the same namespace that must have succeeded before.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Prerequisite {
-    /// The Stack's name.
+    /// Name of the Stack.
     pub name: String,
-    /// What more is asked of it.
+    /// Further requirement.
     pub requirement: Option<Requirement>,
 }
 
-/// What is asked of a prerequisite besides its last success.
+/// A requirement for a prerequisite in addition to its success.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Requirement {
-    /// How long ago its last success may be, such as `1h30m`; after that it is asked to run again.
+    /// Maximum age of its last success, such as `1h30m`. An older prerequisite is requested to run again.
     pub succeeded_within_duration: Option<String>,
 }
 
-/// What becomes of a Workspace after a successful run.
+/// Whether a Workspace is kept or deleted after a successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WorkspaceReclaimPolicy {
-    /// It stays.
+    /// The Workspace is kept.
     Retain,
-    /// It is deleted.
+    /// The Workspace is deleted.
     Delete,
 }
 
@@ -307,65 +308,65 @@ pub enum WorkspaceReclaimPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StackStatus {
-    /// `Ready`, `Reconciling` and `Stalled`, as kstatus has them.
+    /// Conditions `Ready`, `Reconciling` and `Stalled` of kstatus, and `Drifted`.
     #[schemars(schema_with = "json::conditions")]
     #[serde(deserialize_with = "json::lenient_list", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// The Update that is under way.
+    /// The Update in progress.
     pub current_update: Option<CurrentUpdate>,
-    /// What the Pulumi Kubernetes Operator does not have.
+    /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessStackStatus>,
-    /// The Update that was recorded last.
+    /// The last recorded Update.
     pub last_update: Option<LastUpdate>,
-    /// The generation that was looked at last.
+    /// The last reconciled generation.
     pub observed_generation: Option<i64>,
-    /// The annotation `pulumi.com/reconciliation-request` that was looked at last.
+    /// The last reconciled value of the annotation `pulumi.com/reconciliation-request`.
     pub observed_reconcile_request: Option<String>,
-    /// The outputs of the last successful update by name; a secret one is the string `[secret]`.
+    /// Outputs of the last successful update, by name. The value of a secret output is `[secret]`.
     #[schemars(schema_with = "json::any_map")]
     pub outputs: Option<BTreeMap<String, Value>>,
-    /// The project of the last successful update.
+    /// Project of the last successful update.
     pub project_info: Option<ProjectInfo>,
 }
 
-/// The Update that is under way.
+/// The Update in progress.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CurrentUpdate {
-    /// The revision of the source that it runs.
+    /// Revision of the source that the Update runs.
     pub commit: Option<String>,
-    /// The Stack's generation that it runs.
+    /// Generation of the Stack that the Update runs.
     pub generation: Option<i64>,
-    /// Its name.
+    /// Name of the Update.
     pub name: Option<String>,
-    /// The reconciliation request that it answers.
+    /// Reconciliation request that the Update answers.
     pub reconcile_request: Option<String>,
 }
 
-/// The Update that was recorded last.
+/// The last recorded Update.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LastUpdate {
-    /// How often it failed in a row.
+    /// Number of failures in a row.
     pub failures: Option<i64>,
-    /// The Stack's generation that it ran.
+    /// Generation of the Stack that the Update ran.
     pub generation: Option<i64>,
-    /// The revision of the source that it ran.
+    /// Revision of the source that the Update ran.
     pub last_attempted_commit: Option<String>,
-    /// When it was recorded.
+    /// Time at which the Update was recorded.
     #[serde(deserialize_with = "json::lenient")]
     pub last_resync_time: Option<Time>,
-    /// The revision of the source that ran last with success.
+    /// Revision of the source of the last successful Update.
     pub last_successful_commit: Option<String>,
-    /// Why it failed.
+    /// Reason of the failure.
     pub message: Option<String>,
-    /// Its name.
+    /// Name of the Update.
     pub name: Option<String>,
-    /// Its page in Pulumi Cloud.
+    /// Page of the Update in Pulumi Cloud.
     pub permalink: Option<String>,
-    /// The reconciliation request that it answered.
+    /// Reconciliation request that the Update answered.
     pub reconcile_request: Option<String>,
     /// `succeeded` or `failed`.
     pub state: Option<String>,
@@ -374,73 +375,73 @@ pub struct LastUpdate {
     pub operation: Option<String>,
 }
 
-/// What the status of a Stack has besides PKO's fields.
+/// Fields of the status of a Stack that the Pulumi Kubernetes Operator does not have.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessStackStatus {
-    /// The last run failed because the stack is locked by somebody else.
+    /// Whether the last run failed because another process had locked the stack.
     pub conflict: Option<bool>,
-    /// What is known of drift, besides the condition `Drifted`.
+    /// Details of the condition `Drifted`.
     pub drift: Option<StackDrift>,
-    /// A keyed digest of what the last run read from Secrets and `ConfigMap`s.
+    /// Keyed digest of the values that the last run read from Secrets and `ConfigMap`s.
     pub inputs: Option<String>,
-    /// When the Stack is looked at again, if no event comes before.
+    /// Time of the next reconciliation, unless an event causes an earlier one.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
-    /// The last runs failed because of the platform under them: they are not counted in `lastUpdate.failures`.
+    /// The last runs, if the platform failed them. They are not counted in `lastUpdate.failures`.
     pub platform_failures: Option<PlatformFailures>,
-    /// Whether the operation of any of its runs ever began, so that its stack may have resources. Absent if another operator, or an
-    /// earlier release, ran it.
+    /// Whether the operation of any run has ever started, so the stack may have resources. Absent if another operator or an earlier
+    /// release ran the Stack.
     pub operated: Option<bool>,
-    /// Whether any of its runs ever began. Absent if another operator ran it.
+    /// Whether any run has ever started. Absent if another operator ran the Stack.
     pub ran: Option<bool>,
-    /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
+    /// Digest of the paths in the annotation `driftless.dev/paths`, in the tree of the last successful run.
     pub scope: Option<String>,
-    /// No run of it begins before it is resumed.
+    /// Whether the Stack is suspended.
     pub suspended: Option<bool>,
-    /// The first of the prerequisites that it waits for.
+    /// The first prerequisite that the Stack waits for.
     pub waits_for: Option<String>,
 }
 
-/// Runs in a row that the platform failed: an image that cannot be pulled, capacity, maintenance.
+/// Consecutive runs that the platform failed, such as by an image that cannot be pulled, a lack of capacity, or maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlatformFailures {
-    /// How many. The back-off grows with it, up to 30 minutes.
+    /// Number of these runs. The back-off grows with it, up to 30 minutes.
     pub count: i64,
-    /// Pulumi has not run this generation yet.
+    /// Whether Pulumi has not run this generation yet.
     pub fresh: bool,
 }
 
-/// What is known of a Stack's drift.
+/// The drift of a Stack.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StackDrift {
-    /// How many resources are not as they were applied.
+    /// Number of drifted resources.
     pub count: Option<u32>,
-    /// The Update that looks for drift now.
+    /// Update of the drift check in progress.
     pub current_check: Option<String>,
-    /// The Update that looked for drift last.
+    /// Update of the last drift check.
     pub last_check: Option<String>,
-    /// When that one was recorded.
+    /// Time at which the last drift check was recorded.
     #[serde(deserialize_with = "json::lenient")]
     pub last_check_time: Option<Time>,
-    /// The first of the resources that are not as they were applied.
+    /// The first drifted resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<DriftedResource>,
 }
 
-/// A resource that is not as it was applied.
+/// A drifted resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftedResource {
-    /// What happened to it: `update` or `delete`.
+    /// Kind of drift: `update` or `delete`.
     pub change: String,
-    /// The paths of the properties that differ, such as `tags.owner`.
+    /// Paths of the properties that differ, such as `tags.owner`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub properties: Vec<String>,
-    /// The resource.
+    /// URN of the resource.
     pub urn: String,
 }

@@ -34,8 +34,8 @@ fn template<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerato
     schema
 }
 
-/// Makes a schema one of a part: nothing is required, has a default or is one of a few words, lists have no keys, and what a template may not set is
-/// not there. It stops at Kubernetes' own types, which are what they are wherever they stand: those state their map type.
+/// Turns a schema into that of a partial object: no field is required, has a default or is an enum, lists have no keys, and fields
+/// that a template may not set are removed. Types of Kubernetes, which have a map type, stay unchanged.
 struct Relax;
 
 impl Transform for Relax {

@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::{ObjectReference, ProjectInfo, json};
 
-/// The `spec` of an Update: one run, at most once.
+/// The `spec` of an Update: one run of Pulumi, which happens at most once.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -21,7 +21,7 @@ use crate::{ObjectReference, ProjectInfo, json};
     derive = "Default",
     derive = "PartialEq",
     category = "pulumi",
-    doc = "One run of Pulumi, at most once.",
+    doc = "One run of Pulumi, which happens at most once.",
     validation = Rule::new("!has(oldSelf.spec.driftless) || self.spec == oldSelf.spec")
         .message(Message::Message("spec is immutable once spec.driftless is set; create another Update".into())),
     selectable = ".spec.workspaceName",
@@ -40,65 +40,65 @@ use crate::{ObjectReference, ProjectInfo, json};
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateSpec {
-    /// Go on with other resources after one failed.
+    /// Continue with other resources after one has failed.
     pub continue_on_error: Option<bool>,
-    /// What the Pulumi Kubernetes Operator does not have: what a Stack's Update runs.
+    /// Fields that the Pulumi Kubernetes Operator does not have: the run that a Stack has decided.
     pub driftless: Option<DriftlessUpdate>,
     /// Fail if there are changes.
     pub expect_no_changes: Option<bool>,
-    /// The update's message.
+    /// Message of the update.
     pub message: Option<String>,
-    /// How many operations may go on at once.
+    /// Maximum number of concurrent operations.
     pub parallel: Option<i32>,
-    /// Refresh the state first.
+    /// Refresh the state before the operation.
     pub refresh: Option<bool>,
-    /// Remove the stack after it is destroyed.
+    /// Remove the stack after the destroy.
     pub remove: Option<bool>,
     /// URNs of resources to replace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replace: Vec<String>,
-    /// Run the program for a refresh or destroy.
+    /// Run the program during a refresh or a destroy.
     pub run_program: Option<bool>,
-    /// The Pulumi stack.
+    /// Name of the Pulumi stack.
     pub stack_name: Option<String>,
     /// URNs of the only resources to update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<String>,
-    /// Include what depends on `target`.
+    /// Include the resources that depend on `target`.
     pub target_dependents: Option<bool>,
-    /// How long it is kept after it completed, such as `24h`; for ever if it is not there.
+    /// Time after which a completed Update is deleted, such as `24h`. It is kept if this is not set.
     pub ttl_after_completed: Option<String>,
     /// `up`, `preview`, `refresh` or `destroy`.
     #[serde(rename = "type")]
     pub operation: Option<String>,
-    /// The Workspace in the same namespace to run in.
+    /// Name of the Workspace, in the same namespace, that defines the run.
     pub workspace_name: Option<String>,
 }
 
-/// What a Stack's Update runs: all that was decided, so that neither a later change of the Stack, its source or its Workspace nor a
-/// retry makes it another run. An Update made by hand has none of it.
+/// The run that a Stack has decided. Neither a retry nor a later change of the Stack, its source or its Workspace changes it. An
+/// Update made by hand has none of these fields.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessUpdate {
-    /// The revision of the source, as the Stack's status names it.
+    /// Revision of the source, as in the status of the Stack.
     pub commit: Option<String>,
-    /// Refresh before the operation, and fail if that changes anything.
+    /// Refresh before the operation, and fail if that finds changes.
     pub expect_no_refresh_changes: Option<bool>,
-    /// Of a refresh: change nothing, and tell of drift.
+    /// Report drift without changing the state. Only for a refresh.
     pub preview_only: Option<bool>,
-    /// The annotation `pulumi.com/reconciliation-request` of the Stack that it answers.
+    /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update answers.
     pub reconcile_request: Option<String>,
-    /// Keep a sealed copy of what the run reads, for the destroy of the Stack.
+    /// Keep a sealed copy of the inputs of the run, for the destroy of the Stack.
     pub seal: Option<bool>,
-    /// The Stack that it is of, where it is not in the Stack's namespace: nothing can be created in that once it is terminating. It counts
-    /// in the system's namespace only, where no user may write.
+    /// The Stack of an Update that is not in the namespace of its Stack, because a terminating namespace accepts no new objects. Only
+    /// valid in the system namespace, where no user may write.
     pub stack: Option<StackReference>,
-    /// The Stack's generation.
+    /// Generation of the Stack.
     pub stack_generation: Option<i64>,
-    /// The source as it was stored.
+    /// The stored tree of the source.
     pub tree: Option<Tree>,
-    /// A copy of the Workspace's spec. Not checked by the API server.
+    /// Copy of the spec of the Workspace. The API server does not validate it.
     #[schemars(schema_with = "json::object")]
     pub workspace: Option<Value>,
 }
@@ -107,34 +107,34 @@ pub struct DriftlessUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackReference {
-    /// Its name.
+    /// Name of the Stack.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the Stack.
     pub namespace: String,
-    /// Its uid.
+    /// UID of the Stack.
     pub uid: String,
 }
 
-/// A source as it was stored.
+/// The stored tree of a source.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Tree {
-    /// The digest that the source stated.
+    /// Digest from the source.
     pub digest: Option<String>,
-    /// The project's directory within the tree; its root if it is not there.
+    /// Directory of the project within the tree; the root if it is not set.
     pub dir: Option<String>,
-    /// The directories and files of the tree that the run gets; all of it if there are none.
+    /// Directories and files of the tree that the run receives; the whole tree if the list is empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// The branch, tag or ref of a git repository, as its user wrote it.
+    /// Branch, tag or ref of a git repository, as in the spec of the source.
     #[serde(rename = "ref")]
     pub reference: Option<String>,
-    /// The name of a git repository: `host/owner/name`.
+    /// Name of a git repository: `host/owner/name`.
     pub repository: Option<String>,
-    /// The digest of `paths`.
+    /// Digest of `paths`.
     pub scope: Option<String>,
-    /// The object that the tree is of.
+    /// The source of the tree.
     pub source: Option<ObjectReference>,
 }
 
@@ -143,102 +143,102 @@ pub struct Tree {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateStatus {
-    /// `Progressing`, `Failed` and `Complete`.
+    /// Conditions `Progressing`, `Failed` and `Complete`.
     #[schemars(schema_with = "json::conditions")]
     #[serde(deserialize_with = "json::lenient_list", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What the Pulumi Kubernetes Operator does not have.
+    /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessUpdateStatus>,
-    /// When the run ended.
+    /// Time at which the run ended.
     #[serde(deserialize_with = "json::lenient")]
     pub end_time: Option<Time>,
-    /// The update's message, or why it failed.
+    /// Message of the update, or the reason of its failure.
     pub message: Option<String>,
-    /// The generation that was looked at last.
+    /// The last reconciled generation.
     pub observed_generation: Option<i64>,
-    /// The Secret with the outputs.
+    /// Name of the Secret with the outputs.
     pub outputs: Option<String>,
-    /// The run's page in Pulumi Cloud.
+    /// Page of the run in Pulumi Cloud.
     pub permalink: Option<String>,
-    /// The project that ran.
+    /// Project of the run.
     pub project_info: Option<ProjectInfo>,
-    /// When the run started.
+    /// Time at which the run started.
     #[serde(deserialize_with = "json::lenient")]
     pub start_time: Option<Time>,
 }
 
-/// What the status of an Update has besides PKO's fields. For people: nothing is decided from it.
+/// Fields of the status of an Update that the Pulumi Kubernetes Operator does not have. They are for people: Driftless decides nothing from them.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessUpdateStatus {
-    /// How many resources were created, updated, deleted and so on, by what was done.
+    /// Number of resources by kind of change, such as created, updated or deleted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, i64>,
     /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache entry`.
     pub dependencies: Option<String>,
-    /// How long the run took, such as `1m12s`.
+    /// Duration of the run, such as `1m12s`.
     pub duration: Option<String>,
-    /// How long ECS pulled the images of the task, such as `12s`.
+    /// Duration of the image pull by ECS, such as `12s`.
     pub image_pull: Option<String>,
-    /// Where its whole log is.
+    /// Address of the whole log.
     pub log: Option<String>,
-    /// The ConfigMap with its log: the last 512 KiB, in parts whose keys are in order.
+    /// Name of the ConfigMap with the last 512 KiB of the log, in parts with ordered keys.
     pub log_config_map: Option<String>,
-    /// How far it is, while it runs.
+    /// Progress of a live run.
     pub progress: Option<UpdateProgress>,
-    /// The steps that changed resources, or tried to: the 50 that took longest, in the order in which they started.
+    /// Steps that changed resources, or tried to: the 50 that took longest, in the order of their starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<UpdateStep>,
-    /// What it changed, or how far it is, in a few characters: `+3 ~1 -2`, `12/40`.
+    /// Short form of the changes or of the progress: `+3 ~1 -2`, `12/40`.
     pub summary: Option<String>,
-    /// The ARN of the ECS task.
+    /// ARN of the ECS task.
     pub task: Option<String>,
-    /// What the run waits for, if it has not started.
+    /// Message about what the run waits for, if it has not started.
     pub waiting_for: Option<String>,
-    /// The same in a word, which it can be found by.
+    /// Reason of the wait, a selectable field.
     pub waiting_reason: Option<String>,
 }
 
-/// A step of a run that changed a resource, or tried to.
+/// Step of a run that changed a resource, or tried to.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateStep {
-    /// How long it took, such as `1m12s`.
+    /// Duration of the step, such as `1m12s`.
     pub duration: String,
-    /// Whether it failed.
+    /// Whether the step failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// Pulumi's name for the step, such as `create` or `create-replacement`.
+    /// Pulumi's name of the step, such as `create` or `create-replacement`.
     pub operation: String,
-    /// When it started.
+    /// Time of its start.
     #[serde(deserialize_with = "json::lenient")]
     pub start_time: Option<Time>,
-    /// The resource.
+    /// URN of the resource.
     pub urn: String,
 }
 
-/// How far a run is. Pulumi learns of resources while the program runs, so that what is planned may grow.
+/// Progress of a run. Pulumi discovers resources while the program runs, so `planned` may grow.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateProgress {
-    /// A step that is under way: `update URN`.
+    /// A step in progress: `update URN`.
     pub current: Option<String>,
-    /// How the run got its dependencies, once that is known.
+    /// How the run got its dependencies, once known.
     pub dependencies: Option<String>,
-    /// Resource steps that have ended.
+    /// Number of completed resource steps.
     pub done: i64,
-    /// Resource steps that have failed.
+    /// Number of failed resource steps.
     pub failed: i64,
     /// `fetch`, `install`, `init` or `run`.
     pub phase: Option<String>,
-    /// Resource steps to be taken, as far as is known: one for each resource that the last run left, or as many as have begun.
+    /// Number of known resource steps: one for each resource of the last run, or the number of started steps if that is higher.
     pub planned: i64,
-    /// Resource steps that have begun.
+    /// Number of started resource steps.
     pub started: i64,
-    /// When this was so.
+    /// Time of this progress report.
     #[serde(deserialize_with = "json::lenient")]
     pub time: Option<Time>,
 }

@@ -186,7 +186,7 @@ impl<'a> Volumes<'a> {
         let volumes: Vec<_> = list(&spec["volumes"]).iter().map(|volume| read(pod, volume)).collect::<Result<_, String>>()?;
         let mut names = BTreeSet::new();
         match volumes.iter().find(|(volume, _)| !names.insert(&volume.name)) {
-            Some((volume, _)) => Err(format!("{pod}.volumes has {:?} twice; name one of them otherwise", volume.name)),
+            Some((volume, _)) => Err(format!("{pod}.volumes has two volumes with the name {:?}; rename one", volume.name)),
             None => Ok(Self { pod, volumes }),
         }
     }
@@ -203,14 +203,14 @@ impl<'a> Volumes<'a> {
             let files = MountedFiles { path, sub_path, sources: Arc::clone(files) };
             if let Some(sub_path) = files.sub_path.as_ref().filter(|_| files.is_always_empty()) {
                 return Err(format!(
-                    "{at}.subPath is {sub_path:?}, where the volume has no file; write the path of one of its files"
+                    "{at}.subPath is {sub_path:?}, which is not a file of the volume; write the path of one of its files"
                 ));
             }
             mounted.extend(Some(files).filter(|files| !files.sources.is_empty()));
         }
         let tokens = mounted.iter().flat_map(MountedFiles::tokens).count();
         if tokens > MAX_TOKENS {
-            return Err(format!("{at}.volumeMounts has {tokens} tokens; a run has {MAX_TOKENS} of them at most: remove some"));
+            return Err(format!("{at}.volumeMounts has {tokens} tokens, the maximum is {MAX_TOKENS}; remove some"));
         }
         Ok((own, mounted))
     }
@@ -221,8 +221,8 @@ impl<'a> Volumes<'a> {
             if files.is_empty() {
                 return Ok(Mount { volume: name, path });
             }
-            let remedy = "mount an emptyDir here, and the files in the container pulumi";
-            Err(format!("{at}: the files of {name:?} are there after the init containers; {remedy}"))
+            let remedy = "mount an emptyDir here, and the volume in the container pulumi";
+            Err(format!("{at}: the files of {name:?} are written after the init containers have ended; {remedy}"))
         };
         self.places(at, mounts)?.into_iter().map(own).collect()
     }
@@ -230,7 +230,7 @@ impl<'a> Volumes<'a> {
     /// The mounts of a container, except for that of the volume that every container has.
     fn places(&self, container_at: &str, mounts: &[Value]) -> Result<Vec<Place<'_>>, String> {
         if mounts.len() > MAX_MOUNTS {
-            let remedy = "join volumes as sources of a projected one";
+            let remedy = "combine volumes as sources of one projected volume";
             let number = mounts.len();
             return Err(format!("{container_at}.volumeMounts has {number} entries, the maximum is {MAX_MOUNTS}; {remedy}"));
         }
@@ -247,20 +247,23 @@ impl<'a> Volumes<'a> {
                 if path == SHARE && sub_path.is_empty() {
                     continue;
                 }
-                return Err(format!("{at}: the volume {SHARE_NAME:?} is at {SHARE}, whole; remove the mount"));
+                return Err(format!("{at}: the volume {SHARE_NAME:?} is always mounted at {SHARE}; remove the mount"));
             }
             let Some((_, files)) = self.volumes.iter().find(|(volume, _)| volume.name == *name) else {
-                return Err(format!("{at} names no volume of {}.volumes; add it there", self.pod));
+                return Err(format!("{at} refers to a volume that {}.volumes does not have; add it there", self.pod));
             };
             check_path(&format!("{at}.mountPath"), path)?;
             if !sub_path.is_empty() {
                 check_file(&format!("{at}.subPath"), sub_path)?;
             }
             if files.is_empty() && (is_ours(path) || !sub_path.is_empty()) {
-                return Err(format!("{at}: an emptyDir has a path of its own, and no subPath; write another mountPath"));
+                return Err(format!(
+                    "{at}: an emptyDir supports no subPath, and no mountPath with other files; write another \
+                     mountPath"
+                ));
             }
             if places.iter().any(|place| place.mount.mount_path == *path) {
-                return Err(format!("{at}.mountPath is {path:?}, as another one's; write another path"));
+                return Err(format!("{at}.mountPath is {path:?}, which another mount has too; write another path"));
             }
             places.push(Place { at, mount, files });
         }
@@ -277,15 +280,15 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
         let remedy = match field.as_str() {
             // In PKO's own manifests such a volume holds the state.
             "persistentVolumeClaim" => {
-                "a task's disk ends with its run; remove the volume and its volumeMounts, and keep the state of Pulumi in an object store \
-                 (PULUMI_BACKEND_URL=s3://BUCKET)"
+                "the disk of a task is deleted after its run; remove the volume and its volumeMounts, and keep the state of \
+                 Pulumi in an object store (PULUMI_BACKEND_URL=s3://BUCKET)"
             }
-            _ => "a task has volumes of the kinds secret, configMap, projected and emptyDir: use one of them",
+            _ => "use secret, configMap, projected or emptyDir",
         };
         return Err(format!("{}; {remedy}", meaningless(&at, field)));
     }
     for (number, source) in list(&volume["projected"]["sources"]).iter().enumerate() {
-        let remedy = "a projected volume has sources of the kinds secret, configMap and serviceAccountToken: use one of them";
+        let remedy = "use secret, configMap or serviceAccountToken";
         only_known(
             &format!("{at}.projected.sources[{number}]"),
             source,
@@ -295,11 +298,11 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
     }
     let volume: Volume = typed(&at, merge(Value::Null, volume))?;
     if !is_label(&volume.name) {
-        return Err(format!("{at}: the name is {:?}; use up to 63 of a-z, 0-9 and -", volume.name));
+        return Err(format!("{at} has the name {:?}; write at most 63 characters of a-z, 0-9 and -", volume.name));
     }
     let files = files(&at, &volume)?;
     if volume.name == SHARE_NAME && !files.is_empty() {
-        return Err(format!("{at}: the volume {SHARE_NAME:?} is the one that all containers share; name yours otherwise"));
+        return Err(format!("{at}: the name {SHARE_NAME:?} is reserved for the volume that all containers share; rename yours"));
     }
     Ok((volume, files.into()))
 }
@@ -317,7 +320,7 @@ fn only_known(at: &str, map: &Value, known: &[&str], remedy: &str) -> Result<(),
 fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
     let of_object = |at: &str, object: &Object| {
         if object.name.is_empty() {
-            return Err(format!("{at} names no object; write its name"));
+            return Err(format!("{at} has no name; write the name of the object"));
         }
         object.items.iter().try_for_each(|item| check_file(&format!("{at}.items[{}].path", item.key), &item.path))?;
         Ok(MountedObject { name: object.name.clone(), items: object.items.clone(), optional: object.optional })
@@ -453,7 +456,7 @@ mod tests {
             (
                 &bundle,
                 mount("/v"),
-                "sources[0].clusterTrustBundle has no meaning on Fargate; a projected volume has sources of the kinds",
+                "sources[0].clusterTrustBundle has no meaning on Fargate; use secret, configMap or serviceAccountToken",
             ),
             (&secret, propagated, "volumeMounts[v].mountPropagation has no meaning on Fargate; remove it"),
             (&secret, mount(IRSA), "set the annotation eks.amazonaws.com/role-arn of the ServiceAccount, and remove the mount"),
@@ -493,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_cannot_have_is_refused_by_its_field() {
+    fn unsupported_volume_is_refused_by_field() {
         let (empty, none) = (json!({ "name": "v" }), Value::Null);
         let secret = json!({ "name": "v", "secret": { "secretName": "db" } });
         let item = |path: &str| json!({ "name": "v", "secret": { "secretName": "db", "items": [{ "key": "k", "path": path }] } });
@@ -503,35 +506,35 @@ mod tests {
                 json!({ "name": "v", "hostPath": { "path": "/" } }),
                 &none,
                 &none,
-                "volumes[v].hostPath has no meaning on Fargate; a task has volumes",
+                "volumes[v].hostPath has no meaning on Fargate; use secret",
             ),
             (
                 json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),
                 &none,
                 &none,
-                "volumes[v].persistentVolumeClaim has no meaning on Fargate; a task's disk ends with its run; remove the volume",
+                "volumes[v].persistentVolumeClaim has no meaning on Fargate; the disk of a task is deleted after its run; remove the volume",
             ),
             (
                 json!({ "name": "v", "projected": { "sources": [{ "downwardAPI": {} }] } }),
                 &none,
                 &none,
-                "volumes[v].projected.sources[0].downwardAPI has no meaning on Fargate; a projected volume has sources of the kinds",
+                "volumes[v].projected.sources[0].downwardAPI has no meaning on Fargate; use secret, configMap or serviceAccountToken",
             ),
             (json!({ "name": "V" }), &none, &none, r#"volumes[V]: the name is "V"; use up to 63"#),
             (
                 json!({ "name": "share", "secret": { "secretName": "db" } }),
                 &none,
                 &none,
-                "is the one that all containers share; name yours",
+                "is reserved for the volume that all containers share; rename yours",
             ),
-            (json!({ "name": "v", "secret": {} }), &none, &none, "volumes[v].secret names no object; write its name"),
+            (json!({ "name": "v", "secret": {} }), &none, &none, "volumes[v].secret has no name; write the name of the object"),
             (item("../x"), &none, &none, r#"volumes[v].secret.items[k].path is "../x"; write a path relative to the volume"#),
             (item("/x"), &none, &none, "items[k].path is"),
             (
                 empty.clone(),
                 &json!([{ "name": "w", "mountPath": "/w" }]),
                 &none,
-                "volumeMounts[w] names no volume of spec.podTemplate.spec.volumes",
+                "volumeMounts[w] refers to a volume that spec.podTemplate.spec.volumes does not have",
             ),
             (empty.clone(), &json!({ "name": "v" }), &none, "containers[pulumi]: invalid type: map, expected a sequence"),
             (empty.clone(), &json!([{ "name": "v", "mountPath": "v" }]), &none, r#"mountPath is "v"; write an absolute path"#),
@@ -542,20 +545,25 @@ mod tests {
                 empty.clone(),
                 &mount("/var"),
                 &none,
-                r#"mountPath is "/var", where a task has files of its own; write another path"#,
+                r#"mountPath is "/var", which is reserved for files of the task; write another path"#,
             ),
-            (secret.clone(), &mount("/share"), &none, "where a task has files of its own"),
-            (secret.clone(), &mount("/share/source/x"), &none, "where a task has files of its own"),
-            (secret.clone(), &mount("/var/run/secrets/kubernetes.io/serviceaccount"), &none, "where a task has files of its own"),
-            (secret.clone(), &mount("/driftless/x"), &none, "where a task has files of its own"),
-            (empty.clone(), &mount("/share/x"), &none, "an emptyDir has a path of its own, and no subPath"),
+            (secret.clone(), &mount("/share"), &none, "which is reserved for files of the task"),
+            (secret.clone(), &mount("/share/source/x"), &none, "which is reserved for files of the task"),
+            (
+                secret.clone(),
+                &mount("/var/run/secrets/kubernetes.io/serviceaccount"),
+                &none,
+                "which is reserved for files of the task",
+            ),
+            (secret.clone(), &mount("/driftless/x"), &none, "which is reserved for files of the task"),
+            (empty.clone(), &mount("/share/x"), &none, "an emptyDir supports no subPath"),
             (
                 empty.clone(),
                 &json!([{ "name": "v", "mountPath": "/v", "subPath": "x" }]),
                 &none,
-                "an emptyDir has a path of its own, and no subPath",
+                "an emptyDir supports no subPath",
             ),
-            (empty.clone(), &none, &mount("/share/x"), "initContainers[a].volumeMounts[v]: an emptyDir has a path of its own"),
+            (empty.clone(), &none, &mount("/share/x"), "initContainers[a].volumeMounts[v]: an emptyDir supports no subPath"),
             (
                 secret.clone(),
                 &none,
@@ -578,7 +586,7 @@ mod tests {
                 json!({ "name": "v", "projected": { "sources": vec![token; 9] } }),
                 &mount("/t"),
                 &none,
-                "volumeMounts has 9 tokens; a run has 8",
+                "volumeMounts has 9 tokens, the maximum is 8",
             ),
         ] {
             let spec = workspace(&volume, main, init);

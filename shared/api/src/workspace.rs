@@ -9,8 +9,8 @@ use serde_with::skip_serializing_none;
 
 use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirements, Tree, json};
 
-/// The `spec` of a Workspace: where and how runs take place, without secret values. PKO keeps a pod for it; here it is a record,
-/// and a task is started from it for each run.
+/// The `spec` of a Workspace: the environment of runs, without secret values. The Pulumi Kubernetes Operator keeps a pod for it.
+/// Driftless starts a task from it for each run.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,61 +23,61 @@ use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirement
     derive = "Default",
     derive = "PartialEq",
     category = "pulumi",
-    doc = "Where and how the runs of a Pulumi project take place.",
+    doc = "The environment in which a Pulumi project runs.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address")
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceSpec {
-    /// What the Pulumi Kubernetes Operator does not have.
+    /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessWorkspace>,
     /// Environment variables.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// `ConfigMap`s and Secrets whose keys become environment variables; `env` wins over them, and a later one over an earlier one.
+    /// `ConfigMap`s and Secrets whose keys become environment variables. `env` takes precedence, and a later entry over an earlier one.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_from: Vec<EnvFromSource>,
-    /// The source is a Flux artifact.
+    /// Flux artifact that is the source.
     pub flux: Option<FluxArtifact>,
-    /// The source is a git repository.
+    /// Git repository that is the source.
     pub git: Option<WorkspaceGit>,
-    /// The image with `pulumi` and the program's runtime.
+    /// Image with `pulumi` and the runtime of the program.
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// Pull policy of the image.
     pub image_pull_policy: Option<String>,
-    /// The source is a directory of the image.
+    /// Directory of the image that is the source.
     pub local: Option<LocalSource>,
-    /// Merged over the pod's template.
+    /// Partial pod template that is merged over the generated one.
     pub pod_template: Option<PodTemplate>,
-    /// There is no source: a project of this name and runtime, without a program.
+    /// Name and runtime of a project without a source or a program.
     pub project_info: Option<ProjectInfo>,
-    /// The verbosity of `pulumi`'s log; 0 is off.
+    /// Verbosity of the log of `pulumi`; 0 is off.
     pub pulumi_log_level: Option<i32>,
-    /// What a run gets of CPU and memory.
+    /// CPU and memory of a run.
     pub resources: Option<ResourceRequirements>,
-    /// `restricted` or `baseline`.
+    /// Security profile: `restricted` or `baseline`.
     #[schemars(extend("default" = "restricted"))]
     pub security_profile: Option<String>,
-    /// The `ServiceAccount` that the program is.
+    /// `ServiceAccount` that the program uses.
     #[schemars(extend("default" = "default"))]
     pub service_account_name: Option<String>,
-    /// Merged over the Service's metadata.
+    /// Partial metadata that is merged over that of the Service.
     pub service_template: Option<ServiceTemplate>,
-    /// The stacks to prepare, in order.
+    /// Stacks to prepare, in order.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<WorkspaceStack>,
 }
 
-/// What a Workspace has besides PKO's fields.
+/// Fields of a Workspace that the Pulumi Kubernetes Operator does not have.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DriftlessWorkspace {
-    /// The source as it was stored when the Stack that owns the Workspace was run last.
+    /// Stored tree of the last run of the Stack that owns the Workspace.
     pub tree: Option<Tree>,
 }
 
@@ -86,11 +86,11 @@ pub struct DriftlessWorkspace {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FluxArtifact {
-    /// The artifact's digest, such as `sha256:…`.
+    /// Digest of the artifact, such as `sha256:…`.
     pub digest: Option<String>,
-    /// The project's directory within it.
+    /// Directory of the project within the source.
     pub dir: Option<String>,
-    /// Where it is: the `status.artifact.url` of a Flux source of the same namespace.
+    /// URL of the artifact: the `status.artifact.url` of a Flux source in the same namespace.
     pub url: Option<String>,
 }
 
@@ -99,15 +99,15 @@ pub struct FluxArtifact {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WorkspaceGit {
-    /// The credentials.
+    /// Credentials for the repository.
     pub auth: Option<WorkspaceGitAuth>,
-    /// The project's directory within it.
+    /// Directory of the project within the source.
     pub dir: Option<String>,
-    /// A branch, a tag, a full ref, or a commit by its whole id; the default branch if it is missing.
+    /// Branch, tag, full ref, or full commit ID; the default branch if it is not set.
     pub r#ref: Option<String>,
-    /// Changes nothing: only that commit is fetched.
+    /// Has no effect, because only the commit itself is fetched.
     pub shallow: Option<bool>,
-    /// The repository's URL.
+    /// URL of the repository.
     pub url: Option<String>,
 }
 
@@ -118,13 +118,13 @@ pub struct WorkspaceGit {
 pub struct WorkspaceGitAuth {
     /// A GitHub App.
     pub github_app: Option<WorkspaceGithubApp>,
-    /// The password, or the SSH key's passphrase.
+    /// Password, or passphrase of the SSH key.
     pub password: Option<KeySelector>,
-    /// The SSH key, as PEM.
+    /// SSH key, in PEM form.
     pub ssh_private_key: Option<KeySelector>,
     /// A personal access token.
     pub token: Option<KeySelector>,
-    /// The user name.
+    /// User name.
     pub username: Option<KeySelector>,
 }
 
@@ -132,13 +132,13 @@ pub struct WorkspaceGitAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceGithubApp {
-    /// The app's id.
+    /// ID of the App.
     #[serde(rename = "appID")]
     pub app_id: KeySelector,
-    /// The installation's id.
+    /// ID of the installation.
     #[serde(rename = "installationID")]
     pub installation_id: KeySelector,
-    /// The app's private key, as PEM.
+    /// Private key of the App, in PEM form.
     pub private_key: KeySelector,
 }
 
@@ -147,23 +147,23 @@ pub struct WorkspaceGithubApp {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LocalSource {
-    /// The directory's path.
+    /// Path of the directory.
     pub dir: Option<String>,
 }
 
-/// What is merged over a pod's template.
+/// A partial pod template.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PodTemplate {
     /// Labels and annotations.
     pub metadata: Option<EmbeddedMetadata>,
-    /// A pod's spec, as Kubernetes has it. Not checked by the API server.
+    /// Spec of a pod, as in Kubernetes. The API server does not validate it.
     #[schemars(schema_with = "json::object")]
     pub spec: Option<Value>,
 }
 
-/// What is merged over a Service's metadata.
+/// A partial Service with metadata only.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -176,10 +176,10 @@ pub struct ServiceTemplate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EmbeddedMetadata {
-    /// Annotations by key.
+    /// Annotations, by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Labels by key.
+    /// Labels, by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -189,19 +189,19 @@ pub struct EmbeddedMetadata {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceStack {
-    /// Its configuration.
+    /// Configuration of the stack.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<ConfigItem>,
-    /// Create it if the backend does not have it.
+    /// Create the stack if the backend does not have it.
     pub create: Option<bool>,
     /// Pulumi ESC environments to import, in order.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
-    /// `stack`, `org/stack` or `org/project/stack`.
+    /// Name of the stack: `stack`, `org/stack` or `org/project/stack`.
     pub name: String,
-    /// How its secrets are encrypted, if it is created.
+    /// Secrets provider of the stack, used when the stack is created.
     pub secrets_provider: Option<String>,
 }
 
@@ -210,30 +210,30 @@ pub struct WorkspaceStack {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigItem {
-    /// Its key; without a colon, the project's name precedes it.
+    /// Key of the value. A key without a colon belongs to the namespace of the project.
     pub key: String,
-    /// The key is a path into a structured value.
+    /// Whether the key is a path into a structured value.
     pub path: Option<bool>,
-    /// It is stored encrypted.
+    /// Whether the value is stored encrypted.
     pub secret: Option<bool>,
     /// The value, of any JSON type.
     #[schemars(schema_with = "json::any")]
     #[serde(default)]
     pub value: Option<Value>,
-    /// Where the value is instead.
+    /// Source of the value, instead of `value`.
     pub value_from: Option<ConfigValueFrom>,
 }
 
-/// Where a configuration value is.
+/// Source of a configuration value.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ConfigValueFrom {
-    /// In an environment variable.
+    /// Name of an environment variable.
     pub env: Option<String>,
-    /// It is JSON.
+    /// Whether the value is JSON.
     pub json: Option<bool>,
-    /// In a file.
+    /// Path of a file.
     pub path: Option<String>,
 }
 
@@ -242,25 +242,25 @@ pub struct ConfigValueFrom {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceStatus {
-    /// Where PKO's agent listens. Not used here.
+    /// Address of the agent of the Pulumi Kubernetes Operator. Not used by Driftless.
     pub address: Option<String>,
-    /// `Ready` and `Stalled`.
+    /// Conditions `Ready` and `Stalled`.
     #[schemars(schema_with = "json::conditions")]
     #[serde(deserialize_with = "json::lenient_list", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What the Pulumi Kubernetes Operator does not have.
+    /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessWorkspaceStatus>,
-    /// The generation that was looked at last.
+    /// The last reconciled generation.
     pub observed_generation: Option<i64>,
-    /// The version of `pulumi` in the image.
+    /// Version of `pulumi` in the image.
     pub pulumi_version: Option<String>,
 }
 
-/// What the status of a Workspace has besides PKO's fields. For people: nothing is decided from it.
+/// Fields of the status of a Workspace that the Pulumi Kubernetes Operator does not have. They are for people: Driftless decides nothing from them.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessWorkspaceStatus {
-    /// The ARN of the ECS task definition that its runs are started from.
+    /// ARN of the ECS task definition of its runs.
     pub task_definition: Option<String>,
 }

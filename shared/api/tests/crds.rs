@@ -33,7 +33,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_field_of_pko_is_there_with_its_type_and_constraints() {
+fn crds_have_every_pko_field_with_type_and_constraints() {
     let ours = generated();
     let wrong: Vec<_> = listed()
         .into_iter()
@@ -44,7 +44,7 @@ fn every_field_of_pko_is_there_with_its_type_and_constraints() {
 }
 
 #[test]
-fn what_pko_does_not_have_is_under_driftless() {
+fn new_fields_are_under_driftless() {
     let theirs = listed();
     let stray: Vec<_> = generated()
         .into_keys()

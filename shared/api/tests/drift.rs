@@ -21,7 +21,7 @@ fn stack(annotations: &Value) -> Stack {
 }
 
 #[test]
-fn drift_is_looked_for_as_the_annotations_say() {
+fn annotations_configure_drift_checks() {
     let schedule = |text, zone| Some(Schedule::parse(text, zone).unwrap());
     for (annotations, expected) in [
         (json!({}), None),
@@ -43,7 +43,7 @@ fn drift_is_looked_for_as_the_annotations_say() {
 }
 
 #[test]
-fn an_annotation_that_says_nothing_known_is_refused_by_name() {
+fn unknown_annotation_value_is_refused_by_name() {
     for (annotations, words) in [
         (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
         (
@@ -65,7 +65,7 @@ fn an_annotation_that_says_nothing_known_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_known_of_drift_is_read_back_as_it_was_written() {
+fn drift_status_round_trips() {
     let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     let resource = |properties: &[&str]| DriftedResource {
         urn: "urn:a".into(),
@@ -75,16 +75,16 @@ fn what_is_known_of_drift_is_read_back_as_it_was_written() {
     let found = DriftVerdict::Found(Drift { count: 3, resources: vec![resource(&["tags.owner"]), resource(&[])] });
     for (verdict, condition) in [
         (None, None),
-        (Some(DriftVerdict::None), Some(["False", "NoDrift", "everything is as it was applied"])),
-        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update that refreshed has succeeded since"])),
+        (Some(DriftVerdict::None), Some(["False", "NoDrift", "live state matches the last update"])),
+        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update with a refresh has succeeded since"])),
         (Some(DriftVerdict::Unknown("no".into())), Some(["Unknown", "DriftCheckFailed", "no"])),
         (
             Some(found),
             Some([
                 "True",
                 "DriftDetected",
-                "3 resources drifted: update urn:a (tags.owner); update urn:a; and 1 more. \
-                 To put it back, annotate the Stack with driftless.dev/remediate=app-1",
+                "3 resources drifted: update urn:a (tags.owner); update urn:a; and 1 more; \
+                 to remediate it, annotate the Stack with driftless.dev/remediate=app-1",
             ]),
         ),
     ] {
@@ -103,7 +103,7 @@ fn what_is_known_of_drift_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn an_update_that_looks_for_drift_says_so_and_takes_no_spec_from_the_template() {
+fn drift_check_ignores_the_spec_of_the_update_template() {
     let stack = stack(&json!({}));
     let new = NewUpdate {
         current: CurrentUpdate { name: "app-1".into(), generation: 1, reconcile_request: String::new(), commit: "c".into() },

@@ -20,7 +20,7 @@ fn assert_unchanged<T: DeserializeOwned + Serialize>(object: &Value) {
 }
 
 #[test]
-fn a_program_keeps_what_the_user_wrote() {
+fn program_round_trips_unchanged() {
     assert_unchanged::<Program>(&json!({
         "apiVersion": "pulumi.com/v1",
         "kind": "Program",
@@ -43,7 +43,7 @@ fn a_program_keeps_what_the_user_wrote() {
 }
 
 #[test]
-fn objects_are_written_as_they_were_read() {
+fn objects_round_trip() {
     assert_unchanged::<Stack>(&json!({
         "apiVersion": "pulumi.com/v1",
         "kind": "Stack",
@@ -93,7 +93,7 @@ fn objects_are_written_as_they_were_read() {
 }
 
 #[test]
-fn a_status_field_that_does_not_decode_takes_nothing_else_with_it() {
+fn undecodable_status_field_hides_no_other_field() {
     let stack: Stack = read(json!({
         "metadata": {},
         "spec": { "stack": "dev", "fieldOfAnotherRelease": 1 },
@@ -156,7 +156,7 @@ fn a_source_is_read_from_an_object_of_any_kind() {
 }
 
 #[test]
-fn what_does_not_decode_in_a_source_is_absent() {
+fn undecodable_source_field_is_absent() {
     for status in [
         json!(null),
         json!("gone"),
@@ -170,7 +170,7 @@ fn what_does_not_decode_in_a_source_is_absent() {
 }
 
 #[test]
-fn the_plurals_of_fluxs_kinds_are_as_kube_guesses_them() {
+fn kube_derives_the_plurals_of_flux_kinds() {
     let plurals = driftless_api::KINDS.map(|(api_version, kind)| {
         let (group, version) = api_version.split_once('/').unwrap();
         kube::core::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind)).plural
@@ -205,7 +205,7 @@ fn state(metadata: &Value, spec: &Value, conditions: &[(&str, &str, i64)], artif
 }
 
 #[test]
-fn the_last_good_artifact_is_used_unless_its_object_goes_or_nobody_verified_it() {
+fn last_good_artifact_is_used_unless_deleted_or_unverified() {
     let (none, verify) = (json!({}), json!({ "verify": { "mode": "HEAD" } }));
     let good = Ok("main@sha1:1".to_owned());
     let failed = [("Ready", "False", 2)];
@@ -219,16 +219,17 @@ fn the_last_good_artifact_is_used_unless_its_object_goes_or_nobody_verified_it()
     assert_eq!(state(&none, &json!({ "suspend": true }), &failed, false).unwrap_err(), "no artifact: it is suspended; resume it");
     let going = json!({ "deletionTimestamp": "2026-01-02T03:04:05Z" });
     assert_eq!(state(&going, &none, &[], true).unwrap_err(), "it is being deleted");
-    let unverified = "spec.verify asks for a verified source, and it is not: ";
-    assert_eq!(state(&none, &verify, &[], true).unwrap_err(), format!("{unverified}nobody has done so yet"));
-    for (status, generation, words) in [("False", 2, "SourceVerified is False"), ("True", 1, "that was for an earlier spec")] {
+    let unverified = "spec.verify requires a verified source: ";
+    assert_eq!(state(&none, &verify, &[], true).unwrap_err(), format!("{unverified}it is not verified yet"));
+    for (status, generation, words) in [("False", 2, "SourceVerified is False"), ("True", 1, "only an earlier spec was verified")]
+    {
         let why = state(&none, &verify, &[("SourceVerified", status, generation)], true).unwrap_err();
         assert_eq!(why, format!("{unverified}{words}"));
     }
 }
 
 #[test]
-fn status_of_a_stack_is_read_back_as_it_was_written() {
+fn stack_status_round_trips() {
     let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     let text = || "text".to_owned();
     let status = StackStatus {

@@ -54,7 +54,7 @@ fn created(stack: &Stack) -> (Value, Value) {
 }
 
 #[test]
-fn a_workspace_template_goes_over_env_and_before_what_comes_from_envs_and_the_stack() {
+fn workspace_template_overrides_env_and_precedes_env_from() {
     let (workspace, update) = created(&stack(&json!({ "workspaceTemplate": {
         "metadata": { "labels": { "team": "a", "pulumi.com/stack-name": "other" }, "annotations": { "note": "b" } },
         "spec": {
@@ -85,7 +85,7 @@ fn a_workspace_template_goes_over_env_and_before_what_comes_from_envs_and_the_st
 }
 
 #[test]
-fn an_update_template_goes_over_all_that_an_update_says_but_not_over_what_it_is_of() {
+fn update_template_overrides_all_but_the_identity_of_the_run() {
     let (_, update) = created(&stack(&json!({ "updateTemplate": {
         "metadata": { "labels": { "cost": "42" } },
         "spec": { "ttlAfterCompleted": "42m", "parallel": 3, "remove": true, "type": "preview" },
@@ -101,7 +101,7 @@ fn an_update_template_goes_over_all_that_an_update_says_but_not_over_what_it_is_
 }
 
 #[test]
-fn a_stack_that_is_deleted_is_destroyed_whatever_the_type_of_its_template() {
+fn deleted_stack_is_destroyed_whatever_type_its_template_has() {
     for word in ["preview", "up", "refresh"] {
         let template = json!({ "spec": { "type": word, "remove": true } });
         let mut stack = stack(&json!({ "updateTemplate": template, "destroyOnFinalize": true }));
@@ -114,7 +114,7 @@ fn a_stack_that_is_deleted_is_destroyed_whatever_the_type_of_its_template() {
 }
 
 #[test]
-fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
+fn unsupported_template_field_is_refused_by_name() {
     let refused = |more: &Value| CoreStack::from(&stack(more)).spec.refused.unwrap_or_default();
     let workspace = |spec: Value| refused(&json!({ "workspaceTemplate": { "spec": spec } }));
     let at = "spec.workspaceTemplate.spec";
@@ -152,11 +152,11 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
     let image = json!({ "image": "pulumi/pulumi:3.133.0" });
     let old = stack(&json!({ "secretsProvider": "awskms://alias/a", "config": {}, "workspaceTemplate": { "spec": image } }));
     let told = CoreStack::from(&old).spec.old_pulumi;
-    assert!(told.is_some_and(|words| words.contains("spec.secretsProvider needs")));
+    assert!(told.is_some_and(|words| words.contains("spec.secretsProvider requires")));
 }
 
 #[test]
-fn a_stack_watches_its_inputs_if_it_has_any_and_does_not_say_otherwise() {
+fn stack_watches_its_inputs_unless_disabled() {
     let watches = |stack: &Stack| CoreStack::from(stack).spec.watches_inputs;
     let mut with = stack(&json!({}));
     assert!(watches(&with));
@@ -169,7 +169,7 @@ fn a_stack_watches_its_inputs_if_it_has_any_and_does_not_say_otherwise() {
 }
 
 #[test]
-fn an_update_has_the_capacity_of_its_stack_unless_it_makes_up_for_a_failure() {
+fn update_uses_stack_capacity_unless_it_retries_a_failure() {
     let template = json!({ "updateTemplate": { "metadata": { "annotations": { names::CAPACITY: names::SPOT, "note": "b" } } } });
     let last = |state: &str| json!({ "lastUpdate": { "name": "app-1", "state": state, "generation": 0 } });
     for (annotation, state, expected) in [

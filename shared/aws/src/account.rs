@@ -43,7 +43,7 @@ impl Keyring for Account {
         let secret = self.secrets.get_secret_value().secret_id(id).send().await.map_err(|error| failure(call(), &error))?;
         let text = secret
             .secret_string
-            .ok_or_else(|| Error::Permanent { call: call(), message: "it is binary: store it with --secret-string".into() })?;
+            .ok_or_else(|| Error::Permanent { call: call(), message: "it is binary; store it with --secret-string".into() })?;
         Ok(text.into())
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_a_presigned_question_who_one_is_for_one_cluster_and_no_other() {
+    fn eks_token_is_a_presigned_identity_request_for_one_cluster() {
         for (region, host, session_token) in [
             ("eu-west-1", "sts.eu-west-1.amazonaws.com", Some("FwoGZXIvYXdzE+/=")),
             ("cn-north-1", "sts.cn-north-1.amazonaws.com.cn", None),

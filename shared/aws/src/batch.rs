@@ -51,7 +51,7 @@ pub async fn batch_sent<M, E: fmt::Display>(
     // Boxed, because the compiler would otherwise lay out every call below as one value.
     let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
         Ok(handled) => handled.map_err(|error| (Cause::Failed, error.to_string())),
-        Err(_) => Err((Cause::TimedOut, "no time was left".into())),
+        Err(_) => Err((Cause::TimedOut, "the invocation ran out of time".into())),
     };
     let messages = distinct(event, parse, absorb, &mut answer);
     let (ordered, free): (Vec<_>, Vec<_>) =
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_that_ask_for_the_same_are_handled_once() {
+    async fn duplicate_messages_are_handled_once() {
         let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0))), (None, to_json(&hint("a", 3)))]);
         let (handled, failed) = run(event, async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
         assert_eq!(handled, ["a", "b"]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_there_is_no_time_for_fails_before_lambda_ends_the_function() {
+    async fn message_without_time_fails_before_the_lambda_timeout() {
         let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0)))]);
         let begin = Instant::now();
         let (_, failed) = run(event, async |_| pending().await).await;

@@ -129,7 +129,7 @@ pub trait Objects {
     fn read_if_valid<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
         async move {
             let Some(content) = self.get(key).await? else { return Ok(None) };
-            let invalid = |error: &InvalidMessage| tracing::warn!(key = &**key, %error, "document is ignored");
+            let invalid = |error: &InvalidMessage| tracing::warn!(key = &**key, %error, "document ignored: cannot read it");
             Ok(D::parse(&content).inspect_err(invalid).ok())
         }
     }

@@ -207,7 +207,7 @@ impl Objects for Bucket {
 /// Fails for an object without a time, because it would count as arbitrarily old.
 fn timestamp(call: String, time: Option<&DateTime>) -> Result<Timestamp> {
     let time = time.and_then(|time| Timestamp::from_second(time.secs()).ok());
-    time.ok_or_else(|| Error::Permanent { call, message: "the answer does not say when the object was written".into() })
+    time.ok_or_else(|| Error::Permanent { call, message: "the answer has no modification time".into() })
 }
 
 /// The source of a copy is a header, which the SDK sends unchanged.

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_of_a_namespace_share_two_groups_and_those_of_others_have_their_own() {
+    fn sources_of_one_namespace_share_two_fifo_groups() {
         let groups = |namespace| (0..50).map(|n| group(&source(namespace, "Stack", &format!("s{n}")))).collect::<BTreeSet<_>>();
         assert_eq!((groups("a").len(), groups("b").len()), (2, 2));
         assert!(groups("a").is_disjoint(&groups("b")));

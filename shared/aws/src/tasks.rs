@@ -173,9 +173,8 @@ impl Tasks for Ecs {
                 // The token was used with other parameters, such as another release's network: its task is still the run's task.
                 Some(RunTaskError::ConflictException(conflict)) => {
                     let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
-                    Ok(task.unwrap_or_else(|| Started::Refused {
-                        why: "the client token is taken, by no task that ECS names".into(),
-                    }))
+                    Ok(task
+                        .unwrap_or_else(|| Started::Refused { why: "the client token is in use, and ECS names no task".into() }))
                 }
                 _ => Err(refusal(call, &error, [])),
             },
@@ -370,7 +369,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn client_token_that_is_taken_names_the_task_of_the_run() {
-        let why = "the client token is taken, by no task that ECS names".into();
+        let why = "the client token is in use, and ECS names no task".into();
         for (tasks, expected) in [(json!(["arn"]), Started::Task { arn: "arn".into() }), (json!([]), Started::Refused { why })] {
             let conflict = json!({ "__type": "ConflictException", "message": "other parameters", "resourceIds": tasks });
             assert_eq!(started(&launch(), move |_| (400, conflict.clone())).await, expected);

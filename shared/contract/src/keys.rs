@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_tells_its_source_although_not_in_the_sources_own_words() {
+    fn source_is_derived_from_the_key_of_a_tree() {
         let source = ObjectKey {
             cluster: "arn:aws:eks:eu-west-1:1:cluster/c".into(),
             api_version: "source.toolkit.fluxcd.io/v1".into(),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_forgets_how_the_backend_was_written() {
+    fn claim_is_equal_for_all_spellings_of_a_backend() {
         assert_eq!(claim("n", "s3://state/", "o/p/s"), claim("n", " s3://state", "o/p/s"));
         assert_ne!(claim("n", "s3://state", "o/p/s"), claim("m", "s3://state", "o/p/s"));
         assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));

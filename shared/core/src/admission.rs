@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_go_on_than_may() {
+    fn runs_in_progress_stay_within_the_limit() {
         for (limits, admitted) in [(limits(3, 9), 3), (limits(9, 2), 4), (Limits::default(), 12), (limits(0, 9), 0)] {
             let mut all = Admissions::default();
             for round in 0..2 {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_comes_after_waiting_runs_whatever_the_time_of_the_function() {
+    fn slot_goes_to_waiting_runs_first_despite_clock_skew() {
         let mut all = admissions([], [of("a", 1), of("a", 2), of("b", 50)]);
         for (uid, next) in [("a1", "b50"), ("b50", "a2")] {
             assert_eq!(all.queue()[0].0, uid);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_have_the_place_holds_nobody_up() {
+    fn run_that_cannot_take_a_slot_delays_no_other() {
         let (uid, me) = of("b", 9);
         // Its namespace has reached its limit.
         let mut all = admissions([of("a", 0), of("a", 1)], [destroy("a", 2)]);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_for_what_and_goes_on_when_there_is_a_place() {
+    fn waiting_run_names_its_limit_and_starts_with_a_free_slot() {
         let mut all = admissions([of("a", 0), of("b", 0)], [destroy("b", 1)]);
         let (uid, me) = of("a", 5);
         let words = r#"waiting for a slot: namespace "a" has reached its limit of 1 run at once"#;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_again_and_waits_on_changes_nothing_before_half_the_time_after_which_it_is_forgotten() {
+    fn waiting_run_renews_its_entry_after_half_of_its_lifetime() {
         let (uid, me) = of("a", 5);
         let mut all = admissions([of("a", 0)], []);
         for (second, written) in [(100, 100), (160, 100), (189, 100), (190, 190), (250, 190)] {

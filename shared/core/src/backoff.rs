@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_become_rare() {
+    fn retries_back_off() {
         let since = Timestamp::UNIX_EPOCH;
         let tries = |within: SignedDuration| {
             let next = |at: &Timestamp| Some(*at + start_backoff(since, *at));

@@ -205,7 +205,7 @@ impl Manager {
                 || variables.iter().any(|variable| variable.value == **path)
         };
         if let Some(login) = program.mounted.iter().find(is_login) {
-            return Err(format!("{login} is mounted: the registry may be private"));
+            return Err(format!("{login} contains credentials: the registry may be private"));
         }
         if let Some(links) = variables.iter().find(|variable| variable.name.ends_with("FIND_LINKS")) {
             return Err(format!("the environment variable {} names packages that no file pins", links.name));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_decides_what_is_installed_changes_the_names() {
+    fn every_input_of_an_installation_changes_the_entry_name() {
         let first = names(&program("nodejs", &NODE));
         assert_eq!(first.layers.keys().copied().collect::<Vec<_>>(), [Layer::Dependencies, Layer::Plugins, Layer::Build]);
         assert_eq!(first.uncached, None);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn any_doubt_leaves_the_packages_to_an_installation() {
+    fn uncertain_packages_are_installed_not_cached() {
         let uncached = |program: &Program<'_>| {
             let names = names(program);
             assert_eq!(names.layers.keys().copied().collect::<Vec<_>>(), [Layer::Plugins]);
@@ -381,7 +381,7 @@ mod tests {
         );
         assert_eq!(
             uncached(&Program { mounted: &["/home/pulumi/.npmrc"], ..program("nodejs", &NODE) }),
-            "/home/pulumi/.npmrc is mounted: the registry may be private"
+            "/home/pulumi/.npmrc contains credentials: the registry may be private"
         );
         let key = [Variable { name: "GOOGLE_APPLICATION_CREDENTIALS", value: "/secrets/key", secret: false }];
         let other = names(&Program { mounted: &["/secrets/key"], variables: &key, ..program("nodejs", &NODE) });
@@ -389,7 +389,7 @@ mod tests {
         let config = [Variable { name: "NPM_CONFIG_USERCONFIG", value: "/secrets/npm", secret: false }];
         assert_eq!(
             uncached(&Program { mounted: &["/secrets/npm"], variables: &config, ..program("nodejs", &NODE) }),
-            "/secrets/npm is mounted: the registry may be private"
+            "/secrets/npm contains credentials: the registry may be private"
         );
         assert_eq!(
             uncached(&Program { links: &["app/package.json"], ..program("nodejs", &NODE) }),

@@ -26,12 +26,12 @@ const RECONCILIATION_REQUEST: &str = "the annotation pulumi.com/reconciliation-r
 pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let stack = &snapshot.stack;
     if stack.deleting && !stack.finalizer {
-        return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
+        return Plan { status: stack.status.clone(), effects: Vec::new(), requeue_at: None };
     }
-    let mut look = Look::at(snapshot, now);
-    look.absorb_check();
-    let readiness = look.absorb().unwrap_or_else(|| look.proceed());
-    look.end(readiness)
+    let mut reconciliation = Reconciliation::at(snapshot, now);
+    reconciliation.absorb_check();
+    let readiness = reconciliation.absorb().unwrap_or_else(|| reconciliation.proceed());
+    reconciliation.end(readiness)
 }
 
 /// An Event warns of a resync period shorter than this.
@@ -39,37 +39,38 @@ const OFTEN: SignedDuration = SignedDuration::from_mins(5);
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A reconciliation in progress: the Stack with its new status, and the effects so far.
-struct Look<'a> {
+struct Reconciliation<'a> {
     snapshot: &'a Snapshot,
     /// With the new status.
     stack: Stack,
     effects: Vec<Effect>,
-    booked: Option<Timestamp>,
-    /// A hint is expected before the booked time, and the sweep repairs its loss.
+    requeue_at: Option<Timestamp>,
+    /// A hint is expected before the requeue, and the sweep repairs its loss.
     is_answered: bool,
     now: Timestamp,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Reconciliation<'a> {
     fn at(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let mut stack = snapshot.stack.clone();
         stack.status.observed_generation = Some(stack.generation);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
-        Self { snapshot, stack, effects, booked: None, is_answered: false, now }
+        Self { snapshot, stack, effects, requeue_at: None, is_answered: false, now }
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
         let before = &self.snapshot.stack.status;
         // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
         // would requeue.
-        self.booked =
-            self.booked.map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
+        self.requeue_at = self
+            .requeue_at
+            .map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
         // A requeue for that time was already sent, unless the time has passed: then this is the reconciliation that it led to.
-        let look_at = self.booked.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
-        let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };
-        Plan { status, effects: self.effects, look_at }
+        let requeue_at = self.requeue_at.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
+        let status = StackStatus { readiness: Some(readiness), next_look: self.requeue_at, ..self.stack.status };
+        Plan { status, effects: self.effects, requeue_at }
     }
 
     fn in_seconds(&self, seconds: i64) -> Timestamp {
@@ -87,7 +88,7 @@ impl<'a> Look<'a> {
             RunState::Foreign => {
                 let name = drift.current.take();
                 let why =
-                    format!("Update {:?} was not made for this Stack, or cannot be read", name.as_deref().unwrap_or_default());
+                    format!("Update {:?} does not belong to this Stack or cannot be read", name.as_deref().unwrap_or_default());
                 *drift =
                     DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
             }
@@ -116,9 +117,9 @@ impl<'a> Look<'a> {
                 None
             }
             RunState::Foreign => {
-                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.requeue_at = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
-                let message = format!("Update {name:?} was not made for this Stack, or cannot be read; delete it");
+                let message = format!("Update {name:?} does not belong to this Stack or cannot be read; delete it");
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
             RunState::Live(run, update, waiting) => {
@@ -181,7 +182,7 @@ impl<'a> Look<'a> {
         };
         match source::resolve(source, state) {
             Resolved::Unavailable(readiness) => {
-                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.requeue_at = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 readiness
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
@@ -224,7 +225,7 @@ impl<'a> Look<'a> {
     fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
         let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
         if due > self.now {
-            return self.look_by(due);
+            return self.requeue_by(due);
         }
         let name = check_name(&self.stack);
         self.stack.status.drift.current = Some(name.clone());
@@ -295,7 +296,7 @@ impl<'a> Look<'a> {
         if fetch.ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }
-        (self.booked, self.is_answered) = (fetch.next_look, fetch.is_asked);
+        (self.requeue_at, self.is_answered) = (fetch.next_look, fetch.is_asked);
         fetch.readiness
     }
 
@@ -310,7 +311,7 @@ impl<'a> Look<'a> {
     /// of the calendar.
     fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
         let Some(due) = due else { return };
-        let look = match self.snapshot.stack.status.next_look {
+        let at = match self.snapshot.stack.status.next_look {
             _ if due > self.now => due,
             // It was requested: the answer is expected before that time.
             Some(asked) if asked > self.now => asked,
@@ -319,17 +320,17 @@ impl<'a> Look<'a> {
                 self.in_seconds(SOURCE_RETRY_SECONDS)
             }
         };
-        self.look_by(look);
+        self.requeue_by(at);
     }
 
-    fn look_by(&mut self, at: Timestamp) {
-        self.booked = Some(self.booked.map_or(at, |booked| booked.min(at)));
+    fn requeue_by(&mut self, at: Timestamp) {
+        self.requeue_at = Some(self.requeue_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// No run is wanted now.
     fn synced(&mut self) -> Readiness {
         let Some(last) = &self.stack.status.last_update else { return Readiness::Ready };
-        self.booked = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
+        self.requeue_at = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
         let LastUpdate { state, operation, failures, message, .. } = last;
         if *state != LastUpdateState::Failed {
             if self.stack.spec.reclaim_workspace && *state == LastUpdateState::Succeeded {
@@ -341,7 +342,7 @@ impl<'a> Look<'a> {
             let wait = go_duration(retry::platform_cooldown(platform.count));
             return Readiness::Reconciling {
                 reason: StackReason::PlatformFailure,
-                message: format!("{message}; not counted as a failed update, retried after {wait}"),
+                message: format!("{message}; not counted as a failed update; retried after {wait}"),
             };
         }
         let word = operation.map_or("update", Operation::as_str);
@@ -349,7 +350,7 @@ impl<'a> Look<'a> {
             (Retry::Conflict, _) => {
                 // The first line names the owner of the lock.
                 let held = message.lines().next().unwrap_or_default().trim_end_matches('.');
-                let remedy = "set spec.retryOnUpdateConflict to have it tried again, or change";
+                let remedy = "set spec.retryOnUpdateConflict to retry, or change";
                 Readiness::stalled(StackReason::UpdateConflict, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
             }
             (Retry::GivenUp, _) => Readiness::stalled(
@@ -358,7 +359,7 @@ impl<'a> Look<'a> {
             ),
             // A destroy is retried without end, but a person should investigate.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
-                let at = self.booked.map_or_else(String::new, |at| format!("; trying again at {}", at.strftime("%FT%TZ")));
+                let at = self.requeue_at.map_or_else(String::new, |at| format!("; next try at {}", at.strftime("%FT%TZ")));
                 Readiness::stalled(StackReason::UpdateFailed, format!("{word} failed {failures} times{at}"))
             }
             (Retry::After(_), Some(Operation::Preview)) => Readiness::Reconciling {
@@ -397,7 +398,7 @@ impl<'a> Look<'a> {
         if !self.stack.deleting
             && let Some(unmet) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {
-            self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
+            self.requeue_at = Some(self.in_seconds(PREREQUISITE_SECONDS));
             if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
                 let message = format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> "));
                 return self.invalid(StackReason::SpecInvalid, message);
@@ -408,7 +409,7 @@ impl<'a> Look<'a> {
         }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
-            self.booked = None;
+            self.requeue_at = None;
             return readiness;
         }
         let tree =
@@ -477,12 +478,12 @@ fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
 fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
-        let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
+        let note = format!("ignored, because a run is a Fargate task and not a pod: {}", spec.pod_only.join(", "));
         event(EventType::Normal, EventReason::PodFieldsIgnored, note)
     });
     let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, EventReason::FrequentResync, note));
     let lost = spec.task_backend.as_ref().map(|url| {
-        let fact = format!("the backend {url:?} is on the disk of the task, which ends with the run");
+        let fact = format!("backend {url:?} is on the disk of the task, which is deleted after the run");
         let remedy = "keep the state in an object store, such as s3://BUCKET";
         event(
             EventType::Warning,
@@ -500,10 +501,10 @@ pub fn frequent_resync(spec: &StackSpec) -> Option<String> {
     let period = retry::resync_period(spec);
     let seconds = period.as_secs();
     let raised = if asked < spec.min_resync_seconds {
-        format!("; it is {seconds}, as MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
+        format!("; {seconds} is used, because MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
     } else {
         String::new()
     };
-    let each = format!("each resync is a task, {} a day", SECONDS_PER_DAY / seconds);
+    let each = format!("each resync starts a task, {} a day", SECONDS_PER_DAY / seconds);
     (!raised.is_empty() || period < OFTEN).then(|| format!("spec.resyncFrequencySeconds is {asked}{raised}: {each}"))
 }

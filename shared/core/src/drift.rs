@@ -159,10 +159,10 @@ pub(crate) fn observe_check(
         (before, after) if before == after => None,
         (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, EventReason::DriftDetected, drift.to_string()),
         (_, Some(DriftVerdict::Unknown(why))) => {
-            event(EventType::Warning, EventReason::DriftCheckFailed, format!("whether there is drift is not known: {why}"))
+            event(EventType::Warning, EventReason::DriftCheckFailed, format!("drift check failed: {why}"))
         }
         (Some(DriftVerdict::Found(_)), Some(DriftVerdict::None)) => {
-            event(EventType::Normal, EventReason::DriftResolved, "no drift any more: everything is as it was applied".into())
+            event(EventType::Normal, EventReason::DriftResolved, "drift resolved: live state matches the last update".into())
         }
         _ => None,
     };

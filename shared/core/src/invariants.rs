@@ -22,7 +22,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     });
     let position = |wanted: fn(&Effect) -> bool| plan.effects.iter().position(wanted);
 
-    check(!(live && run.is_some()), "1: a run is created while another is under way");
+    check(!(live && run.is_some()), "1: a run is created while another is in progress");
     check(!(stack.suspended && run.is_some()), "1: a run of a suspended Stack is created");
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
@@ -30,7 +30,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
             plan.status.current_update.as_ref() == Some(&run.current),
             "1: a run is created that status.currentUpdate does not name",
         );
-        check(run.current.generation == stack.generation, "3: a run is not of the generation that was looked at");
+        check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
         if let Some(tree) = &run.tree {
             check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
             let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
@@ -44,8 +44,16 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
                 "3: a run without a tree, which is not the destroy of the project that ran",
             );
         }
-        check(stack.deleting == (run.operation == Operation::Destroy), "4: a destroy without deletion, or the reverse");
-        check(stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0), "4: a run before the finalizer");
+        check(
+            stack.deleting == (run.operation == Operation::Destroy),
+            "4: a destroy without a deletion, or another operation \
+             with one",
+        );
+        check(
+            stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0),
+            "4: a run is created before the \
+             finalizer",
+        );
     }
     let checks: Vec<_> = plan
         .effects
@@ -57,14 +65,14 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         .collect();
     let checking = matches!(snapshot.check, RunState::Live(..));
     for new in &checks {
-        check(!checking && checks.len() == 1, "1: two checks for drift at once");
+        check(!checking && checks.len() == 1, "1: two drift checks at once");
         check(
             plan.status.drift.current.as_ref() == Some(&new.current.name),
-            "1: a check is created that the status does not name",
+            "1: a drift check is created that the status does not name",
         );
-        check(plan.status.current_update.is_none() && run.is_none(), "1: a check is created beside a run");
-        check(!stack.suspended && !stack.deleting, "1: a check of a Stack that is suspended or goes");
-        check(new.operation == Operation::Refresh, "1: a check that changes something");
+        check(plan.status.current_update.is_none() && run.is_none(), "1: a drift check is created together with a run");
+        check(!stack.suspended && !stack.deleting, "1: a drift check of a suspended or deleted Stack is created");
+        check(new.operation == Operation::Refresh, "1: a drift check that is not a refresh");
     }
     let judged = matches!(snapshot.check, RunState::Ended(..) | RunState::Foreign) || ended || stack.drift.is_none();
     check(judged || plan.status.drift.verdict == stack.status.drift.verdict, "5: drift changes without an outcome");
@@ -73,9 +81,9 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         let destroyed =
             last.is_some_and(|last| last.operation == Some(Operation::Destroy) && last.state == LastUpdateState::Succeeded);
         let asked = stack.spec.destroy_on_finalize && !stack.spec.preview && last.is_some() && plan.status.ran != Some(false);
-        check(stack.deleting && !live, "4: the finalizer goes while the Stack stays or a run is under way");
-        check(destroyed || !asked, "4: the finalizer goes before destroy succeeded");
-        check(at + 1 == plan.effects.len(), "4: something comes after the finalizer");
+        check(stack.deleting && !live, "4: the finalizer is removed while the Stack is not deleted or a run is in progress");
+        check(destroyed || !asked, "4: the finalizer is removed before destroy succeeded");
+        check(at + 1 == plan.effects.len(), "4: an effect follows the removal of the finalizer");
     }
     check(ended || same_run(snapshot, plan), "5: lastUpdate changes without an outcome");
     check(ended || plan.status.outputs == stack.status.outputs, "5: outputs change without an outcome");
@@ -85,7 +93,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let ours = !stack.deleting || stack.finalizer;
     check(
         !live || !ours || plan.status.current_update.is_some() && (!is_unseen || launches),
-        "2: a run that is under way is let out of sight",
+        "2: a run in progress is no longer named",
     );
     if ours {
         check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
@@ -105,7 +113,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
                 || stack.suspended
                 || plan.status.current_update.is_some()
                 || plan.status.next_look.is_some(),
-            "7: it waits, and no look is booked",
+            "7: a waiting Stack is not requeued",
         );
     }
     found
@@ -116,13 +124,12 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
 #[must_use]
 pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     let message = format!(
-        "the plan for this Stack breaks rules of Driftless ({}); nothing of it is carried out, and the sweep tries again; \
-         report it as a bug",
+        "plan breaks invariants of Driftless ({}); nothing was changed; the sweep retries; report it as a bug",
         rules.join("; ")
     );
     let readiness = Some(Readiness::stalled(StackReason::PlanRefused, message));
     let status = StackStatus { readiness, ..snapshot.stack.status.clone() };
-    Plan { status, effects: Vec::new(), look_at: None }
+    Plan { status, effects: Vec::new(), requeue_at: None }
 }
 
 /// Returns whether `lastUpdate` is unchanged, except for the revision of a commit that changed no path that the Stack uses.

@@ -47,14 +47,14 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_the_projects_directory_and_what_is_listed() {
+    fn scope_is_the_project_directory_and_listed_paths() {
         assert_eq!(paths(&stack("infra", Some("modules/net, ./modules/db/,"))), ["infra", "modules/db", "modules/net"]);
         assert_eq!(paths(&stack("./a/", Some("a/b, c, c/d"))), ["a", "c"]);
         assert_eq!(paths(&stack("a", Some(""))), ["a"]);
     }
 
     #[test]
-    fn all_of_it_matters_to_a_stack_that_does_not_say_or_that_is_the_root() {
+    fn scope_is_the_whole_tree_without_paths_or_at_the_root() {
         assert!(paths(&stack("infra", None)).is_empty());
         assert!(paths(&stack("", Some("modules"))).is_empty());
         assert!(paths(&stack(".", Some("modules"))).is_empty());
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn needed_is_the_projects_directory_and_what_is_listed() {
+    fn run_needs_the_project_directory_and_listed_paths() {
         for (dir, listed, expected) in
             [("./infra/", None, vec!["infra"]), ("", None, vec![""]), ("a", Some("b, ./c/"), vec!["a", "b", "c"])]
         {

@@ -11,7 +11,7 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// When to requeue. Equal to `status.next_look` if that changed, else `None`: the requeue was sent before, or the answer of
     /// the fetcher comes first.
-    pub look_at: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
 }
 
 /// An effect of a plan.

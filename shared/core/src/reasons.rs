@@ -56,9 +56,10 @@ macro_rules! reasons {
 reasons! {
     /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
     StackReason {
-        PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the message; any change of the Stack makes the next try.";
+        PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the \
+             message; a change of the Stack retries it.";
         PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";
-        PrerequisiteNotSatisfied: "A Stack in `spec.prerequisites` has not succeeded, or not recently enough.", "See the named Stack; this one continues by itself.";
+        PrerequisiteNotSatisfied: "A Stack in `spec.prerequisites` has not succeeded, or its last success is too old.", "See the named Stack; this one continues by itself.";
         PreviewFailed: "A preview failed, and is retried.", "Correct what the message says.";
         PulumiVersionTooLow: "The image's Pulumi is older than the Stack's fields need.", "Use the image that the message asks for, in `workspaceTemplate.spec.image`.";
         RetryingAfterFailure: "A run failed, and is retried with a back-off.", "Correct what the message says; a new commit or a change of the spec runs immediately.";
@@ -66,7 +67,8 @@ reasons! {
         SpecInvalid: "The spec cannot be run.", "Correct the field that the message names.";
         StackProcessing: "A run is in progress or waits, or the source is fetched.", "Nothing; the message says what it waits for.";
         Suspended: "The Stack is suspended: nothing starts.", "Remove the annotation or the field that suspends it.";
-        UpdateConflict: "Another process holds the lock of the Pulumi stack, or an object has the name of the Update.", "See that no run is in progress elsewhere, then do what the message says.";
+        UpdateConflict: "Another process holds the lock of the Pulumi stack, or another object has the name of the Update.", "Make \
+             sure that no run is in progress elsewhere, then do what the message says.";
         UpdateFailed: "The run failed too often, and is not retried.", "Correct the program or the spec, or request a reconciliation.";
     }
 }
@@ -74,7 +76,7 @@ reasons! {
 reasons! {
     /// The reasons of a Stack's condition `Drifted`.
     DriftReason {
-        DriftCheckFailed: "The last drift check found nothing out.", "Correct what the message says.";
+        DriftCheckFailed: "The last drift check failed, so drift is unknown.", "Correct what the message says.";
         DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
         NoDrift: "The last drift check found no difference.", "Nothing.";
         Remediated: "A run refreshed and updated the resources after drift was found.", "Nothing.";
@@ -85,7 +87,7 @@ reasons! {
     /// The reasons of Events on Stacks and Updates. The names that PKO has are PKO's.
     EventReason {
         ConfigLeftOut: "A destroy without its Secrets leaves out the configuration that it cannot read.", "Restore the Secret if the destroy needs it.";
-        DriftCheckFailed: "A drift check found nothing out.", "Correct what the note says.";
+        DriftCheckFailed: "A drift check failed, so drift is unknown.", "Correct what the note says.";
         DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
         DriftResolved: "Earlier drift is gone.", "Nothing.";
         FrequentResync: "The Stack asks for many resync runs; each costs a task.", "Raise `spec.resyncFrequencySeconds`.";
@@ -101,7 +103,7 @@ reasons! {
         StackCreated: "A run succeeded, the first or a later one.", "Nothing.";
         StackUpdateDetected: "A run starts; the note says why.", "Nothing.";
         StackUpdateFailure: "A run failed.", "Correct what the note says.";
-        StateNotKept: "The backend is on the disk of the task, so that each run creates everything again.", "Keep the state in an object store, such as `s3://BUCKET`.";
+        StateNotKept: "The backend is on the disk of the task, so each run creates all resources again.", "Keep the state in an object store, such as `s3://BUCKET`.";
         UpdateRefused: "The API server refuses the Update or the Workspace of a run.", "Correct the template, the quota or the admission policy that the note names.";
         WorkspaceDeleted: "The Workspace was deleted after the run, as `workspaceReclaimPolicy` says.", "Nothing.";
     }
@@ -112,10 +114,12 @@ reasons! {
     /// ready has the same reasons.
     WaitReason {
         ConcurrencyLimit: "A limit of concurrent runs is reached.", "Nothing; raise `MaxRuns` or `MaxRunsPerNamespace` if it lasts.";
-        InputForbidden: "A Secret or a ConfigMap may not be read.", "Bind the Role that the message names (docs/installation.md).";
+        InputForbidden: "Driftless has no right to read a Secret or a ConfigMap.", "Bind the ClusterRole that the message names \
+             (docs/installation.md).";
         InputNotFound: "A Secret or a ConfigMap, or a key of one, does not exist.", "Create it, or correct the reference.";
-        InputsChanged: "The inputs name another backend or project than when the launch was recorded.", "Nothing; the Stack continues with another Update.";
-        ServiceAccountForbidden: "No token of the ServiceAccount may be requested.", "Bind the Role that the message names.";
+        InputsChanged: "The inputs name another backend or project than the launch record.", "Nothing; the Stack continues with another Update.";
+        ServiceAccountForbidden: "Driftless has no right to request a token of the ServiceAccount.", "Bind the ClusterRole that the message \
+             names (docs/installation.md).";
         ServiceAccountInvalid: "An annotation of the ServiceAccount is invalid.", "Correct the annotation that the message names.";
         ServiceAccountNotFound: "The ServiceAccount does not exist.", "Create it, or correct `serviceAccountName`.";
         SourceNotFetched: "The Workspace's own source is being fetched.", "Nothing.";
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_of_a_reason_is_read_back() {
+    fn reasons_round_trip() {
         for reason in WaitReason::ALL {
             assert_eq!(WaitReason::parse(reason.as_str()), Some(*reason));
         }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repository_has_one_name_whichever_way_it_is_written() {
+    fn repository_has_one_name_for_all_spellings() {
         for url in [
             "https://git.example.com/acme/shop",
             "https://git.example.com/acme/shop.git",
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_host_has_no_name() {
+    fn repository_without_a_host_has_no_name() {
         for text in [
             "",
             "shop",
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_moves_those_who_follow_its_ref() {
+    fn push_affects_the_stacks_that_follow_its_ref() {
         let git = |branch: &str, commit: &str| GitSource { branch: branch.into(), commit: commit.into(), ..GitSource::default() };
         for (branch, pushed) in [
             ("main", "refs/heads/main"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_learns_its_commit_from_every_form_of_revision() {
+    fn commit_is_read_from_every_form_of_revision() {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let found = |revision: &str, reference, repository, dir| {
             let variables = git_variables(revision, reference, repository, dir);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_lies_between_the_last_use_of_a_tree_and_its_deletion() {
+    fn tree_is_deleted_a_day_after_its_last_use_at_the_earliest() {
         assert_eq!(Retention::days(30), DAYS);
         let written = after_hours(0);
         for hours in 0..35 * 24 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_renewed_before_anybody_finds_it_too_old() {
+    fn tree_is_renewed_before_it_is_too_old() {
         for retention in [DAYS, Retention::days(1)] {
             let begin = (0..100_000).find(|hours| retention.wants_renewal(after_hours(0), after_hours(*hours))).unwrap();
             let end = (0..100_000).find(|hours| !retention.is_usable(after_hours(0), after_hours(*hours))).unwrap();

@@ -38,11 +38,16 @@ impl Schedule {
         }
         let zone = zone.map_or(Ok(TimeZone::UTC), |zone| {
             TimeZone::get(zone)
-                .map_err(|_| format!("{text:?} in the time zone {zone:?}; write one of IANA's such as Europe/Berlin"))
+                .map_err(|_| format!("{text:?} in the time zone {zone:?}; write an IANA time zone such as Europe/Berlin"))
         })?;
-        let cron = Cron::from_str(text).map_err(|error| format!("{text:?}, which is no cron expression: {error}"))?;
+        let cron = Cron::from_str(text).map_err(|error| format!("{text:?}, which is not a cron expression: {error}"))?;
         let schedule = Self::Cron { cron: Box::new(cron), zone };
-        schedule.occurrence(Timestamp::UNIX_EPOCH).map(|_| schedule).ok_or_else(|| format!("{text:?}, which never comes"))
+        schedule.occurrence(Timestamp::UNIX_EPOCH).map(|_| schedule).ok_or_else(|| {
+            format!(
+                "{text:?}, which never occurs; \
+             write a date that exists"
+            )
+        })
     }
 
     /// The first occurrence after `after`. `own` differs per object and moves the occurrence: within the interval, or within ten
@@ -82,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_refused_in_words() {
+    fn invalid_schedule_is_refused_with_a_remedy() {
         for (text, zone, words) in [
             ("soon", None, r#""soon"; write an interval"#),
             ("30s", None, "at least 1m"),
             ("", None, "write an interval"),
             ("* * * *", None, "five cron fields"),
-            ("0 25 * * *", None, "which is no cron expression"),
-            ("0 0 31 2 *", None, "which never comes"),
+            ("0 25 * * *", None, "which is not a cron expression"),
+            ("0 0 31 2 *", None, "which never occurs"),
             ("0 3 * * *", Some("Mars/Olympus"), r#"in the time zone "Mars/Olympus""#),
         ] {
             let error = Schedule::parse(text, zone).unwrap_err();
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_one_schedule_do_not_come_at_once_and_each_comes_once_in_its_time() {
+    fn checks_of_one_schedule_are_spread_over_its_period() {
         for (text, period) in [("1h", 3600), ("*/5 * * * *", 300), ("0 * * * *", 3600), ("7m", 420)] {
             let schedule = Schedule::parse(text, None).unwrap();
             let begin = at("2026-01-01T00:00:00Z");

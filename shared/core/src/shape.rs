@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_size_that_holds_what_is_asked() {
+    fn smallest_fargate_size_that_fits_the_request() {
         for (cpu, memory, expected) in [
             (None, None, Some((1024, 4096))),
             (Some(100), Some(64 << 20), Some((256, 512))),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn default_size_fills_in_what_is_not_asked_for() {
+    fn default_size_applies_without_a_request() {
         let default = |cpu, memory_mib| DefaultSize { cpu, memory_mib };
         for (default, cpu, memory, expected) in [
             (default(256, 512), None, None, (256, 512)),

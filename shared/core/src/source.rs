@@ -54,7 +54,7 @@ pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolve
     match state {
         // Driftless has no rights to read one, and needs none to refuse it.
         _ if matches!(source, SourceRef::Flux { kind, .. } if kind == "HelmRepository") => {
-            unavailable("a HelmRepository has an index and no project; use a HelmChart of it")
+            unavailable("a HelmRepository contains no project; use a HelmChart of it")
         }
         SourceState::Artifact { revision, digest, polled } => Resolved::At { revision, digest, polled: *polled },
         SourceState::Unknown { subject } => Resolved::Unknown { subject },
@@ -153,9 +153,9 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
         (false, false) => at.checked_add(SignedDuration::from_secs(wait)).ok(),
     };
     let next = match due {
-        None => "not tried again until the source changes".to_owned(),
-        Some(due) if due <= now => "trying again".to_owned(),
-        Some(due) => format!("trying again at {}", due.strftime("%H:%M:%SZ")),
+        None => "not retried until the source changes".to_owned(),
+        Some(due) if due <= now => "retrying".to_owned(),
+        Some(due) => format!("next try at {}", due.strftime("%H:%M:%SZ")),
     };
     (due, format!("{message}; {next}"))
 }

@@ -106,7 +106,7 @@ impl TaskEnd {
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         if self.code == Some(StopCode::Outside) {
-            return "someone else than Driftless stopped the task; nothing to do";
+            return "stopped from outside Driftless; nothing to do";
         }
         let exits = [
             (
@@ -118,7 +118,7 @@ impl TaskEnd {
                 EXIT_REFUSED,
                 "S3 refuses the task's requests; see its error code in the task's log, check the Region of the bucket, and proxies",
             ),
-            (EXIT_UNREACHABLE, "the task does not reach S3; check the way to it from the subnets"),
+            (EXIT_UNREACHABLE, "the task cannot reach S3; check the route to it from the subnets"),
         ];
         // Only the main container counts: an init container is the tenant's, and may exit with any code.
         let exit = exits.into_iter().find(|(code, _)| self.words.contains(&format!("pulumi: exit code {code}")));
@@ -133,7 +133,7 @@ impl TaskEnd {
                 "cannotpull",
                 "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries",
             ),
-            ("resourceinitializationerror", "check the way from the subnets to ECR, CloudWatch Logs and the image registries"),
+            ("resourceinitializationerror", "check the routes from the subnets to ECR, CloudWatch Logs and the image registries"),
             ("network interface", "check the free addresses of the subnets"),
             ("dependency graph", "see the log of the init container that failed"),
         ];
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn remedy_fits_the_words_of_ecs() {
+    fn remedy_matches_the_message_of_ecs() {
         for (words, expected) in [
             ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
             (
@@ -196,8 +196,8 @@ mod tests {
             ("EssentialContainerExited; pulumi: exit code 137", "most often because the task ran out of memory"),
             ("EssentialContainerExited; pulumi: exit code 40", "policies of the task role"),
             ("EssentialContainerExited; pulumi: exit code 41", "Region of the bucket"),
-            ("EssentialContainerExited; pulumi: exit code 42", "way to it from the subnets"),
-            ("ResourceInitializationError: unable to pull secrets", "way from the subnets"),
+            ("EssentialContainerExited; pulumi: exit code 42", "route to it from the subnets"),
+            ("ResourceInitializationError: unable to pull secrets", "routes from the subnets"),
             ("Timeout waiting for network interface provisioning to complete.", "free addresses"),
             ("Unexpected EC2 error while attempting to Create Network Interface", "free addresses"),
             ("dependency graph: failed to resolve container ordering dependency [init-a]", "init container"),
@@ -207,6 +207,6 @@ mod tests {
             assert!(end.remedy().contains(expected), "{words}: {}", end.remedy());
         }
         let stopped = TaskEnd { words: "UserInitiated; pulumi: exit code 137".into(), ..end(Some(StopCode::Outside), false) };
-        assert!(stopped.remedy().ends_with("stopped the task; nothing to do"), "{}", stopped.remedy());
+        assert!(stopped.remedy().ends_with("stopped from outside Driftless; nothing to do"), "{}", stopped.remedy());
     }
 }

@@ -42,7 +42,7 @@ pub fn invalid_spec(stack: &Stack, needs_source: bool) -> Option<String> {
     .or_else(|| {
         let count = Some(spec.prerequisites.len()).filter(|count| !stack.deleting && *count > MAX_PREREQUISITES)?;
         Some(format!(
-            "spec.prerequisites has {count} entries, and {MAX_PREREQUISITES} are the most; have one of those Stacks require others"
+            "spec.prerequisites has {count} entries, the maximum is {MAX_PREREQUISITES}; chain Stacks instead"
         ))
     })
     .or_else(|| duplicate_config(stack))
@@ -56,9 +56,7 @@ fn valid_api_version(api_version: &str) -> bool {
 fn invalid_dir(source: &SourceRef) -> Option<String> {
     let dir = source.dir();
     let field = if matches!(source, SourceRef::Git(_)) { "spec.repoDir" } else { "spec.fluxSource.dir" };
-    dir.split('/')
-        .any(|part| part == "..")
-        .then(|| format!("{field} is {dir:?}; it must stay within the source: remove every \"..\""))
+    dir.split('/').any(|part| part == "..").then(|| format!("{field} is {dir:?}, which leaves the source; remove every \"..\""))
 }
 
 /// PKO's messages come first.

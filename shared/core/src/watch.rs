@@ -29,7 +29,7 @@ impl FromStr for WatchNamespaces {
         match text {
             "all" => Ok(Self::All),
             "labelled" => Ok(Self::Labelled),
-            other => Err(format!("it is {other:?}; write all or labelled")),
+            other => Err(format!("it is {other:?}; use all or labelled")),
         }
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_is_refused_with_those_that_there_are() {
+    fn unknown_namespace_filter_is_refused_with_the_known_ones() {
         assert_eq!("all".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::All);
         assert_eq!("labelled".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::Labelled);
         let error = "ALL".parse::<WatchNamespaces>().unwrap_err();

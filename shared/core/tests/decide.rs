@@ -12,7 +12,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn the_first_look_puts_the_finalizer_on_records_the_update_and_only_then_creates_it() {
+fn finalizer_and_status_precede_the_first_update() {
     let mut stack = stack();
     stack.finalizer = false;
     let plan = plan(&snapshot(stack.clone()));
@@ -26,7 +26,7 @@ fn the_first_look_puts_the_finalizer_on_records_the_update_and_only_then_creates
 }
 
 #[test]
-fn there_is_one_successor_of_a_recorded_run_whatever_changed_meanwhile() {
+fn recorded_run_has_one_successor_after_any_change() {
     let first = stack();
     let mut edited = first.clone();
     edited.generation = 7;
@@ -39,7 +39,7 @@ fn there_is_one_successor_of_a_recorded_run_whatever_changed_meanwhile() {
 }
 
 #[test]
-fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
+fn long_stack_name_leaves_room_for_derived_names() {
     let mut stack = stack();
     stack.name = format!("{}.{}", "a".repeat(179), "b".repeat(70));
     let name = update_name(&stack);
@@ -55,7 +55,7 @@ fn told(stack: &Stack, wanted: &str) -> Option<String> {
 }
 
 #[test]
-fn ignored_pod_fields_are_told_with_the_first_run_of_an_edit() {
+fn ignored_pod_fields_are_reported_with_the_first_run() {
     let mut stack = stack();
     stack.spec.pod_only = vec!["spec.a".into(), "spec.b".into()];
     let told = |stack: &Stack| told(stack, "PodFieldsIgnored").is_some_and(|note| note.ends_with(": spec.a, spec.b"));
@@ -74,23 +74,23 @@ fn ignored_pod_fields_are_told_with_the_first_run_of_an_edit() {
 }
 
 #[test]
-fn backend_that_ends_with_the_run_is_told() {
+fn backend_on_the_task_disk_is_reported() {
     let mut stack = stack();
     assert_eq!(told(&stack, "StateNotKept"), None);
     stack.spec.task_backend = Some("file:///state".into());
     let note = told(&stack, "StateNotKept").unwrap();
-    assert!(note.starts_with("the backend \"file:///state\" is on the disk of the task, which ends with the run; "), "{note}");
+    assert!(note.starts_with("backend \"file:///state\" is on the disk of the task, which is deleted after the run; "), "{note}");
     assert!(created(&plan(&snapshot(stack))).is_some(), "it is run all the same");
 }
 
 #[test]
-fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
+fn frequent_resyncs_are_reported_and_bounded() {
     for (asked, least, note) in [
-        (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day")),
+        (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync starts a task, 1440 a day")),
         (
             Some(60),
             600,
-            Some("spec.resyncFrequencySeconds is 60; it is 600, as MinResyncSeconds of this installation is 600: each"),
+            Some("spec.resyncFrequencySeconds is 60; 600 is used, because MinResyncSeconds of this installation is 600: each"),
         ),
         (Some(900), 600, None),
         (None, 600, None),
@@ -136,12 +136,12 @@ fn live_run_is_left_alone_and_launched_again_after_a_change() {
 }
 
 #[test]
-fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
+fn suspended_stack_starts_nothing_and_keeps_its_state() {
     let mut snapshot = snapshot(stack());
     snapshot.stack.suspended = true;
     let words = "before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
     let first = plan(&snapshot);
-    assert_eq!((first.effects.as_slice(), first.look_at, first.status.suspended), (&[][..], None, true));
+    assert_eq!((first.effects.as_slice(), first.requeue_at, first.status.suspended), (&[][..], None, true));
     assert_eq!(condition(&first), format!("Reconciling/Suspended: no update begins {words}"));
 
     // It stays Ready while no request comes, even if its source has changed.
@@ -154,7 +154,7 @@ fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
         asked.stack.status.last_update = Some(last_update(state, 1, 1_000_000));
         let plan = plan(&asked);
         assert!(condition(&plan).starts_with("Reconciling/Suspended: "), "{generation} {request:?} {state:?}");
-        assert_eq!((plan.effects, plan.look_at), (vec![], None));
+        assert_eq!((plan.effects, plan.requeue_at), (vec![], None));
     }
 
     // A live run ends and is recorded.
@@ -173,7 +173,7 @@ fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
 }
 
 #[test]
-fn an_update_that_is_missing_is_created_anew_under_its_name() {
+fn missing_update_is_recreated_under_its_name() {
     let mut stack = stack();
     let first = plan(&snapshot(stack.clone()));
     stack.status = first.status.clone();
@@ -184,7 +184,7 @@ fn an_update_that_is_missing_is_created_anew_under_its_name() {
 }
 
 #[test]
-fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
+fn foreign_update_of_that_name_is_named_and_blocks_the_run() {
     let mut stack = stack();
     stack.status = plan(&snapshot(stack.clone())).status;
     let name = update_name(&stack);
@@ -193,9 +193,9 @@ fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
     let plan = plan(&snapshot);
     assert_eq!(
         condition(&plan),
-        format!("Stalled/UpdateConflict: Update {name:?} was not made for this Stack, or cannot be read; delete it")
+        format!("Stalled/UpdateConflict: Update {name:?} does not belong to this Stack or cannot be read; delete it")
     );
-    assert_eq!((plan.effects.len(), plan.look_at), (0, Some(now() + SignedDuration::from_secs(30))));
+    assert_eq!((plan.effects.len(), plan.requeue_at), (0, Some(now() + SignedDuration::from_secs(30))));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_success_is_recorded_and_the_stack_is_ready() {
         panic!("the release comes last: {:?}", plan.effects)
     };
     assert_eq!((namespace.as_str(), update.as_str()), ("team", "shop-111"));
-    assert_eq!(plan.look_at, None);
+    assert_eq!(plan.requeue_at, None);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn an_edit_during_a_run_leads_to_one_more_run() {
 }
 
 #[test]
-fn pulumi_that_cannot_set_the_configuration_has_a_reason_of_its_own() {
+fn too_old_pulumi_has_its_own_reason() {
     let mut stack = stack();
     stack.spec.old_pulumi = Some("spec.image: no".into());
     let found = plan(&snapshot(stack.clone()));
@@ -242,7 +242,7 @@ fn pulumi_that_cannot_set_the_configuration_has_a_reason_of_its_own() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_run_says_which_field_and_why() {
+fn invalid_spec_names_field_and_cause() {
     let invalid = |change: &dyn Fn(&mut StackSpec)| {
         let mut stack = stack();
         change(&mut stack.spec);
@@ -301,7 +301,7 @@ fn a_spec_that_cannot_be_run_says_which_field_and_why() {
 }
 
 #[test]
-fn a_preview_stack_only_ever_previews() {
+fn preview_stack_only_runs_previews() {
     let mut stack = stack();
     stack.spec.preview = true;
     assert_eq!(created(&plan(&snapshot(stack.clone()))).unwrap().operation, Operation::Preview);

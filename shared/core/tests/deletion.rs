@@ -8,7 +8,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
+fn deleted_stack_is_destroyed_first_with_destroy_on_finalize() {
     let mut stack = stack_after(last_update(Succeeded, 0, 1));
     (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
     stack.spec.targets = vec!["urn".into()];
@@ -29,7 +29,7 @@ fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
 }
 
 #[test]
-fn stack_may_be_missing_only_if_no_run_came_as_far_as_its_operation() {
+fn stack_may_be_missing_only_if_no_operation_started() {
     for (operated, may_be_missing) in [(None, false), (Some(true), false), (Some(false), true)] {
         let mut stack = stack_after(last_update(Failed, 0, 60));
         (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
@@ -66,7 +66,7 @@ fn a_destroy_needs_no_source_once_the_project_is_known() {
 }
 
 #[test]
-fn a_destroy_that_fails_is_tried_again_for_ever_and_ever_more_slowly() {
+fn failed_destroy_is_retried_forever_with_back_off() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
     (snapshot.stack.deleting, snapshot.stack.generation, snapshot.stack.spec.destroy_on_finalize) = (true, 2, true);
     let mut at = now();
@@ -75,9 +75,9 @@ fn a_destroy_that_fails_is_tried_again_for_ever_and_ever_more_slowly() {
             RunState::Ended(Run { generation: 2, ..run(Operation::Destroy) }, RunOutcome { conflict: true, ..outcome(false) });
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
-        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
+        let wait = plan.requeue_at.unwrap().duration_since(at).as_secs();
         assert_eq!(created(&plan), None);
-        at = plan.look_at.unwrap();
+        at = plan.requeue_at.unwrap();
         (wait, condition(&plan).split(':').next().unwrap().to_owned())
     });
     assert_eq!(waits.clone().map(|(wait, _)| wait), [10, 30, 90, 270, 810, 2430]);
@@ -88,7 +88,7 @@ fn a_destroy_that_fails_is_tried_again_for_ever_and_ever_more_slowly() {
 }
 
 #[test]
-fn a_workspace_goes_when_nothing_is_to_be_run_if_that_is_asked_for() {
+fn workspace_is_deleted_after_success_per_reclaim_policy() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     assert_eq!(plan(&snapshot).effects, []);
     snapshot.stack.spec.reclaim_workspace = true;

@@ -57,7 +57,7 @@ fn drift_check_runs_the_program_where_the_stack_asks_for_it() {
 }
 
 #[test]
-fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
+fn due_drift_check_runs_and_keeps_the_stack_ready() {
     let mut snapshot = watched();
     let due = plan(&snapshot);
     let new = check(&due).unwrap();
@@ -73,7 +73,7 @@ fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
     // Before that, the Stack is requeued for the check, which is spread over the hour.
     snapshot.stack.status.drift.checked = Some(ago(1));
     let early = plan(&snapshot);
-    let wait = early.look_at.unwrap().duration_since(now()).as_secs();
+    let wait = early.requeue_at.unwrap().duration_since(now()).as_secs();
     assert!(early.effects.is_empty() && (0..=3600).contains(&wait), "{early:?}");
 
     // One check at a time.
@@ -86,7 +86,7 @@ fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
 }
 
 #[test]
-fn no_drift_is_looked_for_where_nothing_is_or_something_is_under_way() {
+fn no_drift_check_before_the_first_run_or_during_a_run() {
     type Change = fn(&mut Snapshot);
     let cases: [(&str, Change); 8] = [
         ("not asked for", |snapshot| snapshot.stack.drift = None),
@@ -106,7 +106,7 @@ fn no_drift_is_looked_for_where_nothing_is_or_something_is_under_way() {
 }
 
 #[test]
-fn what_a_check_found_is_told_once_and_changes_nothing_else() {
+fn drift_result_is_reported_once_and_changes_nothing_else() {
     let snapshot = checked(watched(), found(4));
     let first = plan(&snapshot);
     let words =
@@ -140,14 +140,14 @@ fn what_a_check_found_is_told_once_and_changes_nothing_else() {
 }
 
 #[test]
-fn a_stack_or_a_check_that_fails_is_looked_at_once_an_hour_at_most() {
+fn drift_checks_run_hourly_at_most_after_a_failure() {
     let mut snapshot = watched();
     snapshot.stack.drift.as_mut().unwrap().schedule = Some(schedule("1m"));
     snapshot.stack.status.drift.checked = Some(ago(120));
     assert!(check(&plan(&snapshot)).is_some());
     let mut failing = snapshot.clone();
     failing.stack.status.drift.verdict = Some(DriftVerdict::Unknown("no".into()));
-    assert_eq!((check(&plan(&failing)), plan(&failing).look_at), (None, Some(ago(120 - 3600))));
+    assert_eq!((check(&plan(&failing)), plan(&failing).requeue_at), (None, Some(ago(120 - 3600))));
     snapshot.stack.status.last_update = Some(last_update(Failed, 3, 7200));
     assert_eq!(check(&plan(&snapshot)), None);
     snapshot.stack.status.drift.checked = Some(ago(3600));
@@ -155,7 +155,7 @@ fn a_stack_or_a_check_that_fails_is_looked_at_once_an_hour_at_most() {
 }
 
 #[test]
-fn drift_is_put_back_if_that_is_asked_for_by_an_update_that_refreshes() {
+fn requested_remediation_runs_an_update_with_refresh() {
     let mut snapshot = watched();
     snapshot.stack.status.drift = DriftStatus {
         last: Some("check-1".into()),

@@ -9,7 +9,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
+fn abandoned_run_is_not_counted_and_needs_no_destroy() {
     let never = RunOutcome { started: false, operated: false, project: None, ..outcome(false) };
     let mut snapshot = snapshot(stack());
     snapshot.stack.spec.destroy_on_finalize = true;
@@ -41,12 +41,12 @@ fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
 }
 
 #[test]
-fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
+fn failure_is_retried_after_a_cooldown_requeued_once() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
     let first = plan(&snapshot);
     assert_eq!(condition(&first), "Reconciling/RetryingAfterFailure: 0 update failure(s)");
-    assert_eq!(first.look_at, Some(now() + SignedDuration::from_secs(10)));
+    assert_eq!(first.requeue_at, Some(now() + SignedDuration::from_secs(10)));
     let event = Effect::Event {
         event_type: EventType::Warning,
         reason: EventReason::StackUpdateFailure,
@@ -58,13 +58,13 @@ fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
     snapshot.stack.status = first.status;
     snapshot.run = RunState::None;
     let again = plan_at(&snapshot, now() + SignedDuration::from_secs(5));
-    assert_eq!((again.look_at, again.effects.len()), (None, 0), "the look is booked already");
+    assert_eq!((again.requeue_at, again.effects.len()), (None, 0), "the look is booked already");
     let later = plan_at(&snapshot, now() + SignedDuration::from_secs(10));
     assert_eq!(created(&later).unwrap().message, "Backoff time elapsed: 10s");
 }
 
 #[test]
-fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
+fn new_generation_gets_four_tries_then_waits_for_a_change() {
     let mut snapshot = snapshot(stack());
     let mut at = now();
     let mut waits = Vec::new();
@@ -72,7 +72,7 @@ fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
         snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
-        let Some(look) = plan.look_at else { break plan };
+        let Some(look) = plan.requeue_at else { break plan };
         waits.push(look.duration_since(at).as_secs());
         at = look;
         assert!(waits.len() < 10, "{waits:?}");
@@ -82,7 +82,7 @@ fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
 }
 
 #[test]
-fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
+fn failure_count_survives_commits_and_resets_per_generation() {
     let failed = |stack: Stack, run: Run| {
         let mut snapshot = snapshot(stack);
         snapshot.run = RunState::Ended(run, outcome(false));
@@ -102,7 +102,7 @@ fn platform(started: bool) -> RunOutcome {
 }
 
 #[test]
-fn event_of_a_platform_failure_has_a_reason_of_its_own() {
+fn platform_failure_event_has_its_own_reason() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     let reasons = plan(&snapshot).effects.into_iter().filter_map(|effect| match effect {
@@ -123,11 +123,11 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
         snapshot.run = RunState::Ended(run(Operation::Up), platform(false));
         let ended = plan_at(&snapshot, at);
         let status = ended.status.clone();
-        let wait = ended.look_at.unwrap().duration_since(at);
+        let wait = ended.requeue_at.unwrap().duration_since(at);
         assert_eq!((status.last_update.as_ref().unwrap().failures, status.ran), (0, Some(false)));
         let told = ["10s", "30s", "1m30s", "4m30s", "13m30s", "30m0s", "30m0s", "30m0s"][waits.len()];
         let words = "Reconciling/PlatformFailure: the task ended without a result: CannotPullContainerError; check the image";
-        let next = format!("not counted as a failed update, retried after {told}");
+        let next = format!("not counted as a failed update; retried after {told}");
         assert_eq!(condition(&ended), format!("{words}; {next}"));
         waits.push(wait.as_secs());
         (snapshot.stack.status, snapshot.run, at) = (status, RunState::None, at + wait);
@@ -162,7 +162,7 @@ fn platform_failures_leave_the_count_of_real_failures_alone() {
 }
 
 #[test]
-fn platform_failures_start_anew_with_a_new_generation() {
+fn platform_failure_count_resets_per_generation() {
     let mut snapshot = snapshot(stack_after(last_update(Failed, 2, 1)));
     snapshot.stack.status.platform_failures = Some(PlatformFailures { count: 7, fresh: false });
     snapshot.stack.generation = 2;
@@ -191,11 +191,11 @@ fn destroy_that_the_platform_fails_is_not_stalled() {
     snapshot.run = RunState::Ended(run(Operation::Destroy), platform(true));
     let plan = plan(&snapshot);
     assert!(condition(&plan).starts_with("Reconciling/PlatformFailure"), "{}", condition(&plan));
-    assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(10)));
+    assert_eq!(plan.requeue_at, Some(now() + SignedDuration::from_secs(10)));
 }
 
 #[test]
-fn run_that_lost_its_capacity_is_not_counted_and_the_next_is_on_demand() {
+fn run_after_a_spot_interruption_is_on_demand_and_uncounted() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
     snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     snapshot.stack.status = plan(&snapshot).status;
@@ -222,12 +222,12 @@ fn a_failure_keeps_the_last_good_commit_and_the_outputs() {
 }
 
 #[test]
-fn a_lock_of_somebody_else_is_a_failure_that_waits_for_a_word() {
+fn foreign_lock_is_a_failure_that_waits_for_a_request() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
     let refused = plan(&snapshot);
     assert!(condition(&refused).starts_with("Stalled/UpdateConflict: up failed: no such bucket; set spec.retryOnUpdateConflict"));
-    assert_eq!(refused.look_at, None);
+    assert_eq!(refused.requeue_at, None);
 
     snapshot.stack.spec.retry_on_update_conflict = true;
     let mut at = now();
@@ -235,8 +235,8 @@ fn a_lock_of_somebody_else_is_a_failure_that_waits_for_a_word() {
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
         assert!(condition(&plan).starts_with("Reconciling/RetryingAfterFailure"));
-        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
-        at = plan.look_at.unwrap();
+        let wait = plan.requeue_at.unwrap().duration_since(at).as_secs();
+        at = plan.requeue_at.unwrap();
         wait
     });
     assert_eq!(waits, [10, 30, 90, 270, 810]);

@@ -20,7 +20,7 @@ fn asks(plan: &Plan) -> bool {
 }
 
 #[test]
-fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
+fn fetch_request_is_repeated_until_answered() {
     let mut snapshot = refused(600);
     assert!(!asks(&plan(&snapshot)), "{:?}", plan(&snapshot));
     snapshot.stack.reconcile_request = "now".into();
@@ -28,7 +28,7 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
     for _ in 0..3 {
         // The reconciliation ends right after it wrote the status, or its message is lost.
         let asked = plan_at(&snapshot, time);
-        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        assert!(asks(&asked) && condition(&asked).ends_with("; retrying"), "{asked:?}");
         snapshot.stack.status = asked.status;
         let soon = plan_at(&snapshot, time + SignedDuration::from_secs(29));
         assert!(!asks(&soon) && soon.status == snapshot.stack.status, "{soon:?}");
@@ -37,28 +37,28 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
     let TreeState::Absent { failure: Some(failure) } = &mut snapshot.tree else { unreachable!() };
     failure.at = time - SignedDuration::from_secs(10);
     let answered = plan_at(&snapshot, time);
-    assert!(!asks(&answered) && condition(&answered).ends_with("; not tried again until the source changes"), "{answered:?}");
+    assert!(!asks(&answered) && condition(&answered).ends_with("; not retried until the source changes"), "{answered:?}");
 }
 
 #[test]
-fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
+fn request_for_a_resting_source_is_kept_until_the_rest_ends() {
     let mut snapshot = refused(-60);
     snapshot.stack.reconcile_request = "now".into();
     for second in [0, 30, 59] {
         let kept = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
         let end = (now() + SignedDuration::from_mins(1)).strftime("%H:%M:%SZ");
-        assert!(!asks(&kept) && condition(&kept).ends_with(&format!("; trying again at {end}")), "{kept:?}");
+        assert!(!asks(&kept) && condition(&kept).ends_with(&format!("; next try at {end}")), "{kept:?}");
         snapshot.stack.status = kept.status;
     }
     for second in [60, 90] {
         let asked = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
-        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        assert!(asks(&asked) && condition(&asked).ends_with("; retrying"), "{asked:?}");
         snapshot.stack.status = asked.status;
     }
 }
 
 #[test]
-fn who_asks_while_a_run_is_under_way_or_none_may_begin_is_heard_after_that() {
+fn request_during_a_run_or_suspension_is_served_afterwards() {
     let held: [fn(&mut Snapshot); 2] = [
         |snapshot| snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None),
         |snapshot| snapshot.stack.suspended = true,

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use support::*;
 
 #[test]
-fn a_look_that_is_booked_for_earlier_will_do() {
+fn earlier_requeue_suffices() {
     let mut snapshot = snapshot(stack());
     snapshot.source = Some(SourceState::NotFound);
     // Without a booked time, in 30 s; a time in the past led to this reconciliation.
@@ -22,23 +22,23 @@ fn a_look_that_is_booked_for_earlier_will_do() {
         snapshot.stack.status.next_look = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
         let plan = plan(&snapshot);
         let at = now() + SignedDuration::from_secs(next);
-        assert_eq!((plan.status.next_look, plan.look_at), (Some(at), books.then_some(at)), "{booked:?}");
+        assert_eq!((plan.status.next_look, plan.requeue_at), (Some(at), books.then_some(at)), "{booked:?}");
     }
 }
 
 #[test]
-fn a_look_is_booked_for_the_next_whole_second() {
+fn requeue_is_rounded_up_to_whole_seconds() {
     let mut snapshot = snapshot(stack());
     for (milliseconds, seconds) in [(0, 20), (1, 21), (999, 21)] {
         let at = ago(10) + SignedDuration::from_millis(milliseconds);
         let failure = FetchFailure { at, message: "it is away".into(), terminal: false, failures: 1 };
         snapshot.tree = TreeState::Absent { failure: Some(failure) };
-        assert_eq!(plan(&snapshot).look_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
+        assert_eq!(plan(&snapshot).requeue_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
     }
 }
 
 #[test]
-fn the_sweep_hints_what_was_not_seen_what_is_overdue_and_everything_once_a_period() {
+fn sweep_hints_unseen_and_overdue_and_each_once_a_period() {
     let mut stack = stack();
     let far = 1 << 40;
     assert!(due(&stack, far, 60, now()), "never looked at");

@@ -8,7 +8,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn prerequisites_hold_a_run_back_in_words_and_one_that_is_out_of_date_is_asked_for() {
+fn unmet_prerequisite_blocks_the_run_and_outdated_one_is_run() {
     let reference = |name: &str, within| PrerequisiteRef { name: name.into(), succeeded_within_seconds: within };
     let found = |last_update| Some(Prerequisite { generation: 1, reconcile_request: String::new(), last_update });
     let rows = [
@@ -41,7 +41,7 @@ fn prerequisites_hold_a_run_back_in_words_and_one_that_is_out_of_date_is_asked_f
 }
 
 #[test]
-fn stacks_that_require_each_other_are_told_so() {
+fn cycle_of_prerequisites_is_reported() {
     let mut snapshot = snapshot(stack());
     snapshot.stack.spec.prerequisites = vec![PrerequisiteRef { name: "db".into(), succeeded_within_seconds: None }];
     snapshot.prerequisites = vec![None];

@@ -257,12 +257,12 @@ proptest! {
     }
 
     #[test]
-    fn the_sweep_comes_past_every_stack(snapshot in a_snapshot()) {
+    fn sweep_hints_every_stack(snapshot in a_snapshot()) {
         prop_assert!(due(&snapshot.stack, 1, 1, now()), "it is its turn each second");
     }
 
     #[test]
-    fn a_second_look_at_the_same_facts_does_nothing_and_books_nothing(snapshot in a_snapshot()) {
+    fn second_reconciliation_of_the_same_facts_does_nothing(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
         let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
         // A failure that is due, or that a user asks to retry, leads to one more request at once, until the answer is due.
@@ -275,7 +275,7 @@ proptest! {
         let again = decide(&after(&snapshot, &plan), now());
         let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. } | Effect::ReclaimWorkspace));
         prop_assert!(idle, "{:#?}\nafter {:#?}", again, plan);
-        prop_assert_eq!(again.look_at, None, "{:#?}\nafter {:#?}", again, plan);
+        prop_assert_eq!(again.requeue_at, None, "{:#?}\nafter {:#?}", again, plan);
         prop_assert_eq!(again.status, plan.status);
     }
 
@@ -301,53 +301,53 @@ fn check_beside_run(plan: &mut Plan) {
 
 /// Every rule, with a plan that was changed to break it.
 #[test]
-fn the_checker_sees_each_rule_broken() {
+fn checker_detects_each_broken_invariant() {
     type Break = fn(&mut Snapshot, &mut Plan);
     let breaks: [(&str, Break); 25] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
-        ("1: two checks for drift at once", |_, plan| {
+        ("1: two drift checks at once", |_, plan| {
             check_beside_run(plan);
             check_beside_run(plan);
         }),
-        ("1: a check is created that the status does not name", |_, plan| check_beside_run(plan)),
-        ("1: a check is created beside a run", |_, plan| check_beside_run(plan)),
-        ("1: a check of a Stack that is suspended or goes", |snapshot, plan| {
+        ("1: a drift check is created that the status does not name", |_, plan| check_beside_run(plan)),
+        ("1: a drift check is created together with a run", |_, plan| check_beside_run(plan)),
+        ("1: a drift check of a suspended or deleted Stack is created", |snapshot, plan| {
             snapshot.stack.suspended = true;
             check_beside_run(plan);
         }),
-        ("1: a check that changes something", |_, plan| check_beside_run(plan)),
+        ("1: a drift check that is not a refresh", |_, plan| check_beside_run(plan)),
         ("3: a run without a tree, which is not the destroy of the project that ran", |_, plan| {
             let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
             update.tree = None;
         }),
-        ("1: a run is created while another is under way", |snapshot, _| {
+        ("1: a run is created while another is in progress", |snapshot, _| {
             snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
         }),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
-        ("2: a run that is under way is let out of sight", |snapshot, plan| {
+        ("2: a run in progress is no longer named", |snapshot, plan| {
             let complete = UpdateFacts { complete_since: Some(now()), ..UpdateFacts::default() };
             snapshot.run = RunState::Live(run(Operation::Up), complete, None);
             plan.effects.clear();
         }),
-        ("2: a run that is under way is let out of sight", |snapshot, plan| {
+        ("2: a run in progress is no longer named", |snapshot, plan| {
             snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
             plan.status.current_update = None;
         }),
-        ("3: a run is not of the generation that was looked at", |snapshot, _| snapshot.stack.generation = 9),
+        ("3: a run is not of the generation that was reconciled", |snapshot, _| snapshot.stack.generation = 9),
         ("3: a run is created whose tree is not stored", |snapshot, _| snapshot.tree = TreeState::Absent { failure: None }),
         ("3: a run's revision and digest are not the source's", |snapshot, _| snapshot.source = Some(SourceState::NotFound)),
-        ("4: a destroy without deletion, or the reverse", |snapshot, _| snapshot.stack.deleting = true),
-        ("4: a run before the finalizer", |snapshot, _| snapshot.stack.finalizer = false),
-        ("4: the finalizer goes while the Stack stays or a run is under way", |_, plan| {
+        ("4: a destroy without a deletion, or another operation with one", |snapshot, _| snapshot.stack.deleting = true),
+        ("4: a run is created before the finalizer", |snapshot, _| snapshot.stack.finalizer = false),
+        ("4: the finalizer is removed while the Stack is not deleted or a run is in progress", |_, plan| {
             plan.effects.push(Effect::RemoveFinalizer);
         }),
-        ("4: the finalizer goes before destroy succeeded", |snapshot, plan| {
+        ("4: the finalizer is removed before destroy succeeded", |snapshot, plan| {
             snapshot.stack.spec.destroy_on_finalize = true;
             plan.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 1));
             plan.effects.push(Effect::RemoveFinalizer);
         }),
-        ("4: something comes after the finalizer", |_, plan| plan.effects.insert(0, Effect::RemoveFinalizer)),
+        ("4: an effect follows the removal of the finalizer", |_, plan| plan.effects.insert(0, Effect::RemoveFinalizer)),
         ("5: lastUpdate changes without an outcome", |_, plan| {
             plan.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 1));
         }),
@@ -357,7 +357,7 @@ fn the_checker_sees_each_rule_broken() {
             plan.status.drift.verdict = Some(DriftVerdict::None);
         }),
         ("7: observedGeneration lags", |_, plan| plan.status.observed_generation = None),
-        ("7: it waits, and no look is booked", |_, plan| {
+        ("7: a waiting Stack is not requeued", |_, plan| {
             plan.effects.clear();
             plan.status.current_update = None;
         }),
@@ -372,7 +372,7 @@ fn the_checker_sees_each_rule_broken() {
         let mut refused = refused(&snapshot, &found);
         assert!(condition(&refused).starts_with("Stalled/PlanRefused: ") && condition(&refused).contains(rule), "{refused:?}");
         refused.status.readiness.clone_from(&snapshot.stack.status.readiness);
-        assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), look_at: None });
+        assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), requeue_at: None });
     }
     let is_rule = |text: &&str| text.starts_with(|first: char| first.is_ascii_digit()) && text[1..].starts_with(": ");
     let rules: BTreeSet<_> = include_str!("../src/invariants.rs").split('"').filter(is_rule).collect();

@@ -9,7 +9,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
+fn missing_source_stalls_the_stack_and_is_retried() {
     let rows = [
         (SourceState::NotFound, "Stalled/SourceUnavailable: could not resolve sourceRef (GitRepository \"shop\")"),
         (
@@ -22,12 +22,12 @@ fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
         snapshot.source = Some(state);
         let plan = plan(&snapshot);
         assert_eq!(condition(&plan), words);
-        assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(30)));
+        assert_eq!(plan.requeue_at, Some(now() + SignedDuration::from_secs(30)));
     }
 }
 
 #[test]
-fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
+fn tree_is_requested_once_and_again_without_an_answer() {
     let mut snapshot = snapshot(stack());
     snapshot.tree = TreeState::Absent { failure: None };
     let fetch = Effect::Fetch(snapshot.stack.spec.sources[0].clone());
@@ -36,7 +36,7 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
         (condition(&first).as_str(), first.effects.as_slice()),
         ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
     );
-    assert_eq!((first.status.next_look, first.look_at), (Some(now() + SignedDuration::from_secs(30)), None));
+    assert_eq!((first.status.next_look, first.requeue_at), (Some(now() + SignedDuration::from_secs(30)), None));
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
@@ -47,35 +47,35 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
 }
 
 #[test]
-fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() {
+fn failed_fetch_is_reported_and_retried_unless_terminal() {
     let mut snapshot = snapshot(stack());
     let failure = |terminal, seconds| TreeState::Absent {
         failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
     };
     let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
     for (tree, next, effects, next_look, look) in [
-        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25), Some(25)),
+        (failure(false, 5), "next try at 08:00:25Z", 0, Some(25), Some(25)),
         // The fetcher answers, or the sweep finds the answer overdue.
-        (failure(false, 31), "trying again", 1, Some(30), None),
-        (failure(true, 99), "not tried again until the source changes", 0, None, None),
+        (failure(false, 31), "retrying", 1, Some(30), None),
+        (failure(true, 99), "not retried until the source changes", 0, None, None),
     ] {
         snapshot.tree = tree;
         let plan = plan(&snapshot);
         assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
         let seconds = |at: Option<Timestamp>| at.map(|at| at.duration_since(now()).as_secs());
-        assert_eq!((seconds(plan.status.next_look), seconds(plan.look_at)), (next_look, look));
+        assert_eq!((seconds(plan.status.next_look), seconds(plan.requeue_at)), (next_look, look));
     }
     snapshot.stack.reconcile_request = "now".into();
     for terminal in [false, true] {
         snapshot.tree = failure(terminal, 5);
         let plan = plan(&snapshot);
-        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}trying again"), 1), "asked for");
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}retrying"), 1), "asked for");
     }
     snapshot.stack.reconcile_request = String::new();
     let waits = [1, 2, 3, 5, 9].map(|failures| {
         let message = String::new();
         snapshot.tree = TreeState::Absent { failure: Some(FetchFailure { at: now(), message, terminal: false, failures }) };
-        plan(&snapshot).look_at.unwrap().duration_since(now()).as_secs()
+        plan(&snapshot).requeue_at.unwrap().duration_since(now()).as_secs()
     });
     assert_eq!(waits, [30, 60, 120, 480, 600]);
 }
@@ -93,11 +93,11 @@ fn on_git(revision: &str, seconds: i64) -> Snapshot {
 }
 
 #[test]
-fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
+fn git_is_polled_once_per_resync_period_and_before_a_run() {
     let asks = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)));
     let quiet = plan(&on_git("aaa", 20));
     assert_eq!((condition(&quiet).as_str(), asks(&quiet)), ("Ready", false));
-    assert_eq!(quiet.look_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
+    assert_eq!(quiet.requeue_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
     let due = plan(&on_git("aaa", 60));
     assert_eq!((condition(&due).as_str(), asks(&due), created(&due)), ("Ready", true, None));
 
@@ -113,7 +113,7 @@ fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
 }
 
 #[test]
-fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
+fn revision_without_relevant_changes_counts_as_run() {
     let stored = |scope: &str| TreeState::Stored { project: Project::There, scope: Some(scope.into()) };
     let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
     snapshot.stack.paths = Some("modules".into());
@@ -147,7 +147,7 @@ fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
 }
 
 #[test]
-fn no_task_is_started_for_a_directory_that_has_no_project() {
+fn directory_without_a_project_starts_no_task() {
     let mut snapshot = snapshot(stack());
     for (project, what) in
         [(Project::NoDirectory, "has no directory \"infra\""), (Project::NoFile, "has no Pulumi.yaml in \"infra\"")]
@@ -166,7 +166,7 @@ fn no_task_is_started_for_a_directory_that_has_no_project() {
 }
 
 #[test]
-fn changed_inputs_lead_to_a_run_and_are_compared_once_in_the_resync_period() {
+fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     snapshot.stack.spec.default_resync_seconds = 600;
     let look = |changed, seconds, snapshot: &mut Snapshot| {
@@ -174,7 +174,7 @@ fn changed_inputs_lead_to_a_run_and_are_compared_once_in_the_resync_period() {
         plan(snapshot)
     };
     let quiet = look(false, 599, &mut snapshot);
-    assert_eq!((condition(&quiet).as_str(), quiet.look_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
+    assert_eq!((condition(&quiet).as_str(), quiet.requeue_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
     let due = look(false, 600, &mut snapshot);
     assert_eq!((condition(&due).as_str(), due.effects.as_slice()), ("Ready", &[Effect::CompareInputs][..]));
     let changed = look(true, 5, &mut snapshot);

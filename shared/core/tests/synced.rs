@@ -11,7 +11,7 @@ use LastUpdateState::{Failed, Succeeded, Unknown};
 const COMMIT: &str = "main@sha1:aaa";
 
 #[test]
-fn the_first_rule_that_fits_decides() {
+fn first_matching_rule_decides() {
     let after = |state, failures, seconds| stack_after(last_update(state, failures, seconds));
     let deleting = |mut stack: Stack, operation| {
         stack.deleting = true;
@@ -56,7 +56,7 @@ fn the_first_rule_that_fits_decides() {
 }
 
 #[test]
-fn the_reasons_read_as_in_pko() {
+fn run_reasons_have_the_text_of_pko() {
     let rows = [
         (Why::Initial, "Initial stack update"),
         (Why::Generation(3), "New stack generation: 3"),

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use support::*;
 
 #[test]
-fn a_period_that_ends_after_the_calendar_books_no_look() {
+fn period_past_the_end_of_the_calendar_is_not_requeued() {
     for seconds in [i64::MAX, 300_000_000_000] {
         let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
         snapshot.stack.spec.resync_frequency_seconds = Some(seconds);
@@ -17,12 +17,12 @@ fn a_period_that_ends_after_the_calendar_books_no_look() {
         let (revision, digest) = ("main@sha1:aaa".into(), "sha256:aaa".into());
         snapshot.source = Some(SourceState::Artifact { revision, digest, polled: Some(ago(5)) });
         let plan = plan(&snapshot);
-        assert_eq!((condition(&plan).as_str(), plan.look_at), ("Ready", None), "{seconds}");
+        assert_eq!((condition(&plan).as_str(), plan.requeue_at), ("Ready", None), "{seconds}");
     }
 }
 
 #[test]
-fn a_check_at_an_end_of_the_calendar_ends_neither_a_look_nor_the_sweep() {
+fn drift_check_at_the_end_of_the_calendar_breaks_nothing() {
     let late: Timestamp = "9999-12-30T21:30:00Z".parse().unwrap();
     for text in ["1m", "6h", "2562047788015215h", "0 3 * * *", "* * * * *", "0 0 29 2 *"] {
         for checked in [late, Timestamp::MIN, Timestamp::MAX] {
@@ -41,11 +41,11 @@ fn a_check_at_an_end_of_the_calendar_ends_neither_a_look_nor_the_sweep() {
 }
 
 #[test]
-fn a_failure_at_the_end_of_the_calendar_is_not_tried_again_and_no_error() {
+fn failure_at_the_end_of_the_calendar_is_not_retried() {
     let mut snapshot = snapshot(stack());
     let failure = FetchFailure { at: Timestamp::MAX, message: "no".into(), terminal: false, failures: u32::MAX };
     snapshot.tree = TreeState::Absent { failure: Some(failure) };
-    assert!(condition(&plan(&snapshot)).ends_with("no; not tried again until the source changes"));
+    assert!(condition(&plan(&snapshot)).ends_with("no; not retried until the source changes"));
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
     snapshot.stack.status.last_update = Some(last_update(LastUpdateState::Failed, i64::MAX, 60));
     assert_eq!(plan(&snapshot).status.last_update.unwrap().failures, i64::MAX);

@@ -20,7 +20,8 @@ pub async fn read<C: Cluster>(cluster: &C, system_namespace: &str) -> Result<(Le
     let written = lease.annotations().get(keys::ADMISSIONS_ANNOTATION).map(|written| serde_json::from_str(written));
     let all = written.transpose().unwrap_or_else(|error| {
         let (lease, annotation) = (keys::ADMISSIONS, keys::ADMISSIONS_ANNOTATION);
-        tracing::warn!(lease, annotation, %error, "cannot be read and counts as empty: for now more runs may go on than should");
+        tracing::warn!(lease, annotation, %error, "cannot read the list of slots; it counts as empty, and for now more runs \
+             than the limit may start");
         None
     });
     Ok((lease, all.unwrap_or_default()))

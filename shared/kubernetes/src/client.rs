@@ -221,7 +221,7 @@ fn readable<K: Object>(object: &RawValue) -> Option<K> {
     let warn = |error: &serde_json::Error| {
         let Named { metadata: Place { namespace, name } } = serde_json::from_str(object.get()).unwrap_or_default();
         let name = format!("{namespace}/{name}");
-        tracing::warn!(kind = %K::kind(&()), name, %error, "an object is left out: it cannot be read");
+        tracing::warn!(kind = %K::kind(&()), name, %error, "object skipped: cannot read it");
     };
     serde_json::from_str(object.get()).inspect_err(warn).ok()
 }
@@ -257,7 +257,7 @@ impl Cluster for Client {
                 Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
                     call: format!("get {kind} {namespace}/{name}"),
                     message: format!(
-                        "the cluster does not serve {kind} of {api_version}: install its CRD, or correct apiVersion and kind"
+                        "cluster does not serve {kind} of {api_version}; install its CRD, or correct apiVersion and kind"
                     ),
                 }),
                 got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
@@ -382,7 +382,7 @@ impl Cluster for Client {
     ) -> Result<(SecretString, Timestamp)> {
         let call = format!("create a token of ServiceAccount {namespace}/{name}");
         if !(is_name(namespace) && is_name(name)) {
-            return Err(Error::Permanent { call, message: "no ServiceAccount has such a name".into() });
+            return Err(Error::Permanent { call, message: "invalid name of a ServiceAccount".into() });
         }
         let spec = TokenRequestSpec {
             audiences: audience.into_iter().map(ToOwned::to_owned).collect(),
@@ -425,7 +425,7 @@ impl Cluster for Client {
             ..Event::default()
         };
         if let Err(error) = self.api(namespace).create(&self.post(), &event).await {
-            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
+            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "cannot publish an Event");
         }
     }
 }
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_of_which_every_token_expires_fails_for_now() {
+    async fn list_with_ever_expiring_tokens_is_a_transient_error() {
         for (next, requests) in [(Some("new"), 5), (None, 3)] {
             let answer = move |query: &str| if query == "limit=500" { page(&["a"], "old") } else { expired(next) };
             let (client, queries) = cluster(answer);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
+    async fn too_large_page_is_read_again_with_fewer_objects() {
         let large = || "x".repeat(PAGE_BYTES);
         let (client, queries) = cluster(move |query| match query {
             "limit=500" => page(&["a", &large()], "end"),
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_namespaces_say_of_us_is_read_one_by_one_and_together() {
+    async fn namespace_labels_are_read_singly_and_as_a_list() {
         let labelled = |labels: serde_json::Value| json!({ "metadata": { "name": "n", "labels": labels } });
         for (answer, label) in [
             ((404, json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "" })), None),
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_pem_again() {
+    fn certificate_is_encoded_as_pem() {
         assert_eq!(pem(b"der"), "-----BEGIN CERTIFICATE-----\nZGVy\n-----END CERTIFICATE-----\n");
     }
 }

@@ -83,7 +83,7 @@ impl<K: Keyring> Clusters<K> {
                     return Ok(client.clone());
                 }
                 Standing::AwayUntil(time) => {
-                    let message = format!("the API server does not answer; not tried again before {time:.0}");
+                    let message = format!("API server does not answer; next try after {time:.0}");
                     return Err(Error::Transient { call: format!("connect to cluster {cluster:?}"), message });
                 }
                 Standing::Stale => {}
@@ -106,7 +106,7 @@ impl<K: Keyring> Clusters<K> {
         if entry.cluster.insecure_skip_tls_verify == Some(true) {
             tracing::warn!(
                 cluster,
-                "the kubeconfig has insecure-skip-tls-verify: whoever is on the way to the API server can act as it; set \
+                "kubeconfig has insecure-skip-tls-verify; an attacker on the network can impersonate the API server; set \
                  certificate-authority-data instead"
             );
         }
@@ -187,7 +187,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[tokio::test]
-    async fn a_cluster_that_refuses_is_asked_with_what_the_secret_has_by_then() {
+    async fn client_refused_by_the_cluster_is_rebuilt_from_the_secret() {
         let api_server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = api_server.local_addr().unwrap().to_string();
         let answers = ["401 Unauthorized", "404 Not Found"];
@@ -216,12 +216,12 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[tokio::test]
-    async fn what_keeps_it_from_connecting_is_said_without_a_secret() {
+    async fn connection_error_contains_no_secret() {
         let asked = Asked::default();
         let error = clusters(&asked).get("staging", at(0)).await.err().unwrap();
         assert!(!error.is_transient());
         let words =
-            "connect to cluster \"staging\": there is no cluster \"staging\": the contexts of the kubeconfig are plain, eks";
+            "connect to cluster \"staging\": cluster \"staging\" not found; the contexts of the kubeconfig are plain, eks";
         assert_eq!(error.to_string(), words);
         let asked = Asked { away: true, ..Asked::default() };
         let error = clusters(&asked).get("plain", at(0)).await.err().unwrap();
@@ -252,7 +252,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[test]
-    fn standing_of_a_client_follows_from_its_times_and_what_it_saw() {
+    fn client_state_follows_from_its_age_and_errors() {
         let at = |seconds| at(0) + SignedDuration::from_secs(seconds);
         let [usable, stale, away] = [Standing::Usable, Standing::Stale, Standing::AwayUntil(at(145))];
         for (now, is_refused, is_unreachable, expected) in [
@@ -291,8 +291,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         for second in [3, 44] {
             let error = clusters.get("plain", seconds(second)).await.err().unwrap();
             assert!(error.is_transient());
-            let words =
-                "connect to cluster \"plain\": the API server does not answer; not tried again before 2026-11-22T05:00:45Z";
+            let words = "connect to cluster \"plain\": API server does not answer; next try after 2026-11-22T05:00:45Z";
             assert_eq!(error.to_string(), words);
         }
         assert_eq!(asked.calls.lock().unwrap().len(), 1);
@@ -316,7 +315,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let error = client.get::<Lease>("n", "a").await.unwrap_err();
         assert!(error.is_transient() && begin.elapsed().as_secs() == 15, "{error}: {:?}", begin.elapsed());
         let error = clusters.get("plain", at(0) + SignedDuration::from_secs(44)).await.err().unwrap().to_string();
-        assert!(error.ends_with("the API server does not answer; not tried again before 2026-11-22T05:00:45Z"), "{error}");
+        assert!(error.ends_with("API server does not answer; next try after 2026-11-22T05:00:45Z"), "{error}");
         drop(accepting.await.unwrap());
     }
 

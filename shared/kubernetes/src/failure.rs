@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_whether_to_look_again_to_wait_or_to_give_up() {
+    fn api_errors_are_conflict_transient_or_permanent() {
         let kind = |error| match failure("x".into(), error) {
             Error::Conflict { .. } => "conflict",
             Error::Transient { .. } => "transient",

@@ -34,7 +34,7 @@ impl Entry {
             return Err(unknown(name, &contexts));
         };
         let place = |words: String| format!("context {name:?} of the kubeconfig: {words}");
-        let lacking = |what: &str, name: &str| place(format!("there is no {what} {name:?}"));
+        let lacking = |what: &str, name: &str| place(format!("{what} {name:?} not found"));
         let (cluster_name, user_name) = match &context.context {
             Some(context) => (context.cluster.as_str(), context.user.as_deref().unwrap_or_default()),
             None => return Err(lacking("cluster", "")),
@@ -73,7 +73,7 @@ fn unreadable(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
             let place = error.location().map(|at| format!(", at line {} and column {}", at.line(), at.column()));
-            format!("the kubeconfig is no valid YAML of one{}", place.unwrap_or_default())
+            format!("kubeconfig is not valid YAML{}", place.unwrap_or_default())
         }
         other => other.to_string(),
     }
@@ -81,14 +81,14 @@ fn unreadable(error: &KubeconfigError) -> String {
 
 fn unknown(name: &str, contexts: &[NamedContext]) -> String {
     let known: Vec<_> = contexts.iter().map(|context| context.name.as_str()).collect();
-    format!("there is no cluster {name:?}: the contexts of the kubeconfig are {}", known.join(", "))
+    format!("cluster {name:?} not found; the contexts of the kubeconfig are {}", known.join(", "))
 }
 
 /// Refuses settings that need a file, a plugin or a proxy, or that would send credentials in clear text.
 fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
     let server: Option<http::Uri> = cluster.server.as_deref().and_then(|server| server.parse().ok());
     if server.is_some_and(|server| server.scheme_str() == Some("http") && !is_this_machine(&server)) {
-        return Err("server begins with http://, which would send the user's credentials in clear text: use https://".into());
+        return Err("server begins with http://, which sends credentials in clear text; use https://".into());
     }
     let files = [
         ("certificate-authority", &cluster.certificate_authority, cluster.certificate_authority_data.is_some()),
@@ -100,15 +100,13 @@ fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
         if path.is_some() && !inline {
             let instead = if field == "tokenFile" { "token".to_owned() } else { format!("{field}-data") };
             return Err(format!(
-                "{field} names a file, which no function has: set {instead}, as `kubectl config view --flatten` does"
+                "{field} names a file, which a function does not have; set {instead}, as `kubectl config view --flatten` does"
             ));
         }
     }
     let fields = [("auth-provider", user.auth_provider.is_some()), ("proxy-url", cluster.proxy_url.is_some())];
     match fields.into_iter().find(|(_, is_set)| *is_set) {
-        Some((field, _)) => {
-            Err(format!("{field} cannot be used by a function: remove it; a ServiceAccount's token works anywhere"))
-        }
+        Some((field, _)) => Err(format!("{field} is not supported; remove it, and use the token of a ServiceAccount")),
         None => Ok(()),
     }
 }
@@ -127,8 +125,8 @@ fn eks(exec: &ExecConfig) -> Result<Eks, String> {
         Some("aws-iam-authenticator") => &["token"],
         _ => {
             return Err(format!(
-                "its user runs {command:?}, and a function can run nothing: only `aws eks get-token` and `aws-iam-authenticator token` \
-                 are done without; give the user a ServiceAccount's token"
+                "its user runs {command:?}, but functions support only `aws eks get-token` and `aws-iam-authenticator token`; \
+                 use the token of a ServiceAccount"
             ));
         }
     };
@@ -149,17 +147,17 @@ fn eks(exec: &ExecConfig) -> Result<Eks, String> {
             "--output" => {}
             "--role-arn" | "--role" | "-r" => {
                 return Err(format!(
-                    "{command:?} is to assume a role ({option}), and a function acts as its own: remove that, and give the functions' \
-                     roles access entries"
+                    "{command:?} assumes a role ({option}), but a function uses its own role; remove the option, and add \
+                     access entries for the roles of the functions"
                 ));
             }
-            _ => return Err(format!("{command:?} has an option {option} that means nothing here: remove it")),
+            _ => return Err(format!("{command:?} has the option {option}, which is not supported; remove it")),
         }
     }
     match cluster {
         Some(cluster) if words == verb => Ok(Eks { cluster, region }),
-        Some(_) => Err(format!("{command:?} is not asked for `{}`, and a function can run nothing else", verb.join(" "))),
-        None => Err(format!("{command:?} is not told which cluster: add --cluster-name")),
+        Some(_) => Err(format!("{command:?} runs another command than `{}`, which is the only supported one", verb.join(" "))),
+        None => Err(format!("{command:?} names no cluster; add --cluster-name")),
     }
 }
 
@@ -190,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ways_to_ask_for_an_eks_token_name_the_cluster_and_the_region() {
+    fn eks_exec_plugins_name_cluster_and_region() {
         for (command, arguments, cluster, region) in [
             ("aws", "--region eu-west-1 eks get-token --cluster-name a --output json", "a", Some("eu-west-1")),
             ("/usr/local/bin/aws", "eks get-token --cluster-name a", "a", None),
@@ -205,18 +203,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_cannot_run_is_refused_in_words_without_values() {
+    fn unsupported_exec_plugin_is_refused_without_its_values() {
         for (command, arguments, words) in [
-            ("gke-gcloud-auth-plugin", "", "runs \"gke-gcloud-auth-plugin\", and a function can run nothing"),
+            ("gke-gcloud-auth-plugin", "", "runs \"gke-gcloud-auth-plugin\", but functions support only"),
             ("kubelogin", "get-token --client-secret canary", "runs \"kubelogin\""),
             ("", "", "runs \"\""),
             ("aws", "eks get-token --cluster-name a --role-arn arn:aws:iam::1:role/r", "assume a role (--role-arn)"),
             ("aws-iam-authenticator", "token -i a -r arn:aws:iam::1:role/r", "assume a role (-r)"),
             ("aws", "eks get-token --cluster-name a --profile mine", "an option --profile that means nothing here"),
             ("aws", "eks get-token --cluster-name a --token=canary", "an option --token that"),
-            ("aws", "eks get-token --region eu-west-1", "is not told which cluster: add --cluster-name"),
-            ("aws", "eks get-token --cluster-name", "is not told which cluster"),
-            ("aws", "sts get-session-token --cluster-name a", "is not asked for `eks get-token`"),
+            ("aws", "eks get-token --region eu-west-1", "names no cluster; add --cluster-name"),
+            ("aws", "eks get-token --cluster-name", "names no cluster"),
+            ("aws", "sts get-session-token --cluster-name a", "runs another command than `eks get-token`"),
         ] {
             let error = exec(command, arguments).unwrap_err();
             assert!(error.starts_with("context \"shop\" of the kubeconfig: ") && error.contains(words), "{error}");
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_file_is_taken_as_it_is() {
+    fn inline_credentials_are_accepted() {
         for (cluster, user) in [
             (json!({ "server": "https://c", "certificate-authority-data": "YQ==" }), json!({ "token": "t" })),
             (json!({ "server": "https://c", "tls-server-name": "d" }), json!({ "token": "t", "tokenFile": "/unused" })),
@@ -246,11 +244,15 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_one_is_refused() {
+    fn credential_files_are_refused() {
         let server = json!({ "server": "https://c" });
         for (cluster, user, words) in [
             (json!({ "server": "https://c", "certificate-authority": "/ca" }), json!({}), "set certificate-authority-data, as"),
-            (server.clone(), json!({ "tokenFile": "/token" }), "tokenFile names a file, which no function has: set token, as"),
+            (
+                server.clone(),
+                json!({ "tokenFile": "/token" }),
+                "tokenFile names a file, which a function does not have; set token, as",
+            ),
             (server.clone(), json!({ "client-certificate": "/c", "client-key-data": "YQ==" }), "set client-certificate-data, as"),
             (server.clone(), json!({ "client-certificate-data": "YQ==", "client-key": "/k" }), "set client-key-data, as"),
             (
@@ -274,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_what_does_not_parse_is_not_quoted() {
+    fn missing_entry_is_named_and_invalid_yaml_is_not_quoted() {
         let text = "contexts: [{name: a, context: {cluster: x, user: y}}, {name: b, context: {cluster: c, user: y}}]\n\
                     clusters: [{name: c, cluster: {server: 'https://c'}}]\n";
         for (cluster, words) in [
-            ("a", "context \"a\" of the kubeconfig: there is no cluster \"x\""),
+            ("a", "context \"a\" of the kubeconfig: cluster \"x\" not found"),
             ("b", "context \"b\" of the kubeconfig: there is no user \"y\""),
-            ("z", "there is no cluster \"z\": the contexts of the kubeconfig are a, b"),
+            ("z", "cluster \"z\" not found; the contexts of the kubeconfig are a, b"),
         ] {
             assert_eq!(Entry::read(text, cluster).unwrap_err(), words);
         }
@@ -288,10 +290,7 @@ mod tests {
             ["users: [{name: u, user: {token: {canary: canary}}}]", "users: canary", "{canary", "users:\n- user: canary\n"]
         {
             let error = Entry::read(text, "a").unwrap_err();
-            assert!(
-                error.starts_with("the kubeconfig is no valid YAML of one, at line ") && !error.contains("canary"),
-                "{error}"
-            );
+            assert!(error.starts_with("kubeconfig is not valid YAML, at line ") && !error.contains("canary"), "{error}");
         }
     }
 }

@@ -29,7 +29,7 @@ const HEADER_BYTES: u64 = 1 << 20;
 /// The size from which the ratio is checked: a small archive of zeros is no bomb.
 const RATIO_FROM_BYTES: u64 = 1 << 20;
 
-const DEFLATE: Refusal = Refusal::Damaged("its compressed data or their checksum is wrong");
+const DEFLATE: Refusal = Refusal::Damaged("its compressed data or checksum is invalid");
 const NUMBER: Refusal = Refusal::Damaged("a number in a header is malformed");
 const EXTENDED: Refusal = Refusal::Damaged("an extended header is malformed");
 

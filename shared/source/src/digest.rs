@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused_by_name() {
+    fn invalid_digest_is_refused_by_name() {
         let parse = |text: &str| text.parse::<Digest>().map(String::from);
         assert_eq!(parse(""), Err(InvalidDigest::Empty));
         assert_eq!(parse(&"0".repeat(64)), Err(InvalidDigest::NoAlgorithm));

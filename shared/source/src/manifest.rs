@@ -62,7 +62,7 @@ pub enum InvalidManifest {
     #[error("a manifest of version {0}; this release reads version {MANIFEST_VERSION}")]
     Version(u32),
     /// The files are not adjacent in the pack.
-    #[error("the manifest's file {0:?} is not where the pack must have it")]
+    #[error("file {0:?} of the manifest has an invalid offset in the pack")]
     Offset(String),
     /// The size of the pack is not that of the files.
     #[error("the manifest's size is not the sum of its files")]
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directorys_digest_speaks_of_what_is_below_it_and_of_nothing_else() {
+    fn directory_digest_covers_exactly_its_content() {
         let one =
             Manifest::of(&tree(&[("a/x", "1"), ("a/d/y", "2"), ("b/x", "1"), ("b/d/y", "2"), ("c/x", "1"), ("c/d/y", "3")]));
         let digest = |dir: &str| one.directories[dir].clone();
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(parse(&|m| m.version = 2), Err("a manifest of version 2; this release reads version 1".into()));
         assert_eq!(parse(&|m| m.size = 4), Err("the manifest's size is not the sum of its files".into()));
         let moved = |m: &mut Manifest| m.files.get_mut("b").unwrap().offset = 0;
-        assert_eq!(parse(&moved), Err("the manifest's file \"b\" is not where the pack must have it".into()));
+        assert_eq!(parse(&moved), Err("file \"b\" of the manifest has an invalid offset in the pack".into()));
         let endless = |m: &mut Manifest| m.files.get_mut("b").unwrap().size = u64::MAX;
         assert_eq!(parse(&endless), Err("the manifest's size is not the sum of its files".into()));
         assert!(matches!(Manifest::parse(b"{"), Err(InvalidManifest::Shape(_))));

@@ -39,21 +39,21 @@ pub enum Error {
 pub enum Refusal {
     #[error("the archive is empty")]
     Empty,
-    #[error("not a gzip-compressed archive but {found}; the source has to offer a tar archive, compressed with gzip or plain")]
+    #[error("not a gzip-compressed archive but {found}; use a source with a tar archive, plain or compressed with gzip")]
     NotGzip { found: &'static str },
-    #[error("compressed with gzip, but what is in it is no tar archive")]
+    #[error("compressed with gzip, but the content is not a tar archive")]
     NotTar,
     #[error("the archive ends early")]
     Truncated,
     #[error("the archive is damaged: {0}")]
     Damaged(&'static str),
-    #[error("the archive goes on after its end")]
+    #[error("the archive has data after its end")]
     TrailingData,
-    #[error("the {what} of an entry is stated twice")]
+    #[error("the {what} of an entry occurs twice")]
     StatedTwice { what: &'static str },
-    #[error("the size of an entry is stated twice and differently")]
+    #[error("an entry has two different sizes")]
     SizesDiffer,
-    #[error("a global header states the {what} of all entries")]
+    #[error("a global header has the {what} of all entries")]
     GlobalHeader { what: &'static str },
     #[error("content is too large, the maximum is {limit} bytes")]
     TooLarge { limit: u64 },
@@ -81,13 +81,13 @@ pub enum Refusal {
     Duplicate { path: String },
     #[error("the paths {path:?} and {other:?} differ only in case")]
     CaseTwins { path: String, other: String },
-    #[error("the path {path:?} is used as a directory and is none")]
+    #[error("the path {path:?} is used as a directory but is not one")]
     NotADirectory { path: String },
     #[error("the target of the link {path:?} {why}")]
     InvalidTarget { path: String, why: &'static str },
     #[error("target of the link {path:?} is too long, the maximum is {limit} bytes")]
     TargetTooLong { path: String, limit: usize },
-    #[error("the link {path:?} leads out of the tree")]
+    #[error("the link {path:?} leads outside of the tree")]
     LinkLeavesTree { path: String },
     #[error("the link {path:?} leads through too many links")]
     LinkLoop { path: String },
@@ -99,7 +99,7 @@ pub enum Refusal {
     NotAFile { path: String, kind: &'static str },
     #[error("{path:?} is a sparse file")]
     Sparse { path: String },
-    #[error("{path:?} is no file, but states content")]
+    #[error("{path:?} is not a file but has content")]
     HasContent { path: String },
 }
 

@@ -21,7 +21,7 @@ use driftless_testkit::hostile::{Hostile, Tar, archives, gzip, honest};
 static ARCHIVES: LazyLock<Vec<Hostile>> = LazyLock::new(archives);
 
 #[test]
-fn each_hostile_archive_is_refused_in_its_own_words() {
+fn each_hostile_archive_is_refused_with_its_own_message() {
     let mut wrong = Vec::new();
     for hostile in ARCHIVES.iter() {
         match unpack(hostile.bytes.as_slice(), &Limits::default(), io::sink()) {
@@ -70,7 +70,7 @@ fn files(dir: &Path) -> BTreeSet<std::ffi::OsString> {
 }
 
 #[test]
-fn the_words_of_a_refusal_hold_no_content() {
+fn refusal_message_contains_no_content() {
     // A private file that is offered as an archive in every way.
     let secret = "correct-horse-battery-staple\n".repeat(100);
     let secret = secret.as_bytes();
@@ -94,7 +94,7 @@ fn the_words_of_a_refusal_hold_no_content() {
 }
 
 #[test]
-fn a_reader_that_gives_little_at_once_makes_no_difference() {
+fn slow_reader_gives_the_same_tree() {
     struct Slow<'a>(&'a [u8], bool);
     impl Read for Slow<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -33,7 +33,7 @@ fn unpacked(archive: &[u8]) -> (Manifest, Vec<u8>) {
 }
 
 #[test]
-fn an_archive_as_flux_writes_it_becomes_a_tree() {
+fn flux_archive_becomes_a_tree() {
     let archive = Tar::default()
         .entry(b'5', b".", b"", 0, b"")
         .entry(b'5', b"infra", b"", 0, b"")
@@ -88,7 +88,7 @@ fn a_link_within_the_tree_is_kept_as_it_was_written() {
 }
 
 #[test]
-fn each_limit_is_named_when_it_is_passed() {
+fn exceeded_limit_is_named() {
     let limits = Limits { entries: 3, path_length: 20, depth: 2, ..Limits::default() };
     let refused = |archive: Tar| refusal_within(&limits, &archive.gzip());
     assert_eq!(refused(Tar::default().file("a/b", b"").file("c/d", b"")), Refusal::TooManyEntries { limit: 3 });
@@ -152,7 +152,7 @@ fn a_size_in_96_bits_and_names_in_two_fields_are_read() {
 }
 
 #[test]
-fn a_reader_that_fails_is_no_fault_of_the_archive() {
+fn read_error_is_not_a_refusal_of_the_archive() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -177,7 +177,7 @@ fn trees() -> impl Strategy<Value = BTreeMap<String, (Vec<u8>, bool)>> {
 
 proptest! {
     #[test]
-    fn a_tree_comes_back_as_it_was_whatever_the_order_of_the_archive(files in trees(), seed in any::<u64>()) {
+    fn tree_is_equal_for_every_order_of_the_archive(files in trees(), seed in any::<u64>()) {
         let archive = |rotate: usize| {
             let mut entries: Vec<_> = files.iter().collect();
             let places = entries.len().max(1);

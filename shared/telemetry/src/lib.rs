@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_never_speaks_below_warn() {
+    fn libraries_log_only_from_warn_up() {
         let targets = targets("reconciler", Level::TRACE);
         let enabled = |target, level: Level| targets.would_enable(target, &level.into_level().unwrap());
         assert!(enabled("reconciler::look", Level::TRACE) && enabled("driftless_aws::sdk", Level::TRACE));

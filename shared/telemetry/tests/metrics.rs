@@ -16,7 +16,7 @@ fn at() -> Timestamp {
 }
 
 #[test]
-fn a_line_has_its_values_its_dimensions_and_what_else_is_to_be_found() {
+fn metric_line_has_values_dimensions_and_properties() {
     let ((), lines) = written(|| {
         let values = [(Metric::RunsEnded, 1.0), (Metric::VcpuSeconds, 30.5)];
         let fields = [("cluster", "kind"), ("operation", "up"), ("outcome", "Failed"), ("update", "kind/Update/n/\"u\"\n")];
@@ -50,7 +50,7 @@ fn every_metric_can_be_written_and_its_dimensions_are_few() {
 }
 
 #[test]
-fn what_breaks_the_specification_is_found() {
+fn violation_of_the_metric_format_is_found() {
     let good = || {
         let ((), mut lines) = written(|| emit(&[(Metric::Stacks, 1.0)], &[("cluster", "kind")], at()));
         lines.remove(0)

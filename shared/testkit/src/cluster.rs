@@ -291,7 +291,7 @@ impl Cluster for World {
                 return state.cluster.get(key).map(read).transpose();
             }
             let call = format!("get {} {}/{}", key.kind, key.namespace, key.name);
-            Err(Error::Permanent { call, message: format!("the cluster does not serve {} of {}", key.kind, key.api_version) })
+            Err(Error::Permanent { call, message: format!("cluster does not serve {} of {}", key.kind, key.api_version) })
         };
         self.kubernetes("get", key, get).await
     }

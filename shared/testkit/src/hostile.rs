@@ -48,9 +48,9 @@ fn not_archives() -> Vec<Hostile> {
         hostile("zstd", b"\x28\xb5\x2f\xfd\x04\0rest".to_vec(), "not a gzip-compressed archive but a zstd file"),
         hostile("bzip2", b"BZh91AY&SYrest".to_vec(), "not a gzip-compressed archive but a bzip2 file"),
         hostile("noise", noise(4000), "not a gzip-compressed archive but something else"),
-        hostile("gzipped-text", gzip(&index.repeat(20)), "what is in it is no tar archive"),
-        hostile("gzipped-noise", gzip(&noise(4000)), "what is in it is no tar archive"),
-        hostile("gzip-in-gzip", gzip(&honest()), "what is in it is no tar archive"),
+        hostile("gzipped-text", gzip(&index.repeat(20)), "the content is not a tar archive"),
+        hostile("gzipped-noise", gzip(&noise(4000)), "the content is not a tar archive"),
+        hostile("gzip-in-gzip", gzip(&honest()), "the content is not a tar archive"),
     ]
 }
 
@@ -71,8 +71,8 @@ fn damaged() -> Vec<Hostile> {
         tar.gzip()
     };
     let early = "the archive ends early";
-    let deflate = "the archive is damaged: its compressed data or their checksum is wrong";
-    let more = "the archive goes on after its end";
+    let deflate = "the archive is damaged: its compressed data or checksum is invalid";
+    let more = "the archive has data after its end";
     let ended = || good.clone().end();
     vec![
         hostile("cut-in-gzip-header", packed[..7].to_vec(), early),
@@ -103,7 +103,7 @@ fn sizes() -> Vec<Hostile> {
     };
     let pax_size = |size: &str| Tar::default().pax(&[("size", size)]).file("file", b"content").gzip();
     let number = "the archive is damaged: a number in a header is malformed";
-    let differs = "the size of an entry is stated twice and differently";
+    let differs = "an entry has two different sizes";
     let too_large = "content is too large, the maximum is";
     vec![
         hostile("size-lies", Tar::default().entry(b'0', b"file", b"", 5000, b"content").gzip(), "the archive ends early"),
@@ -122,17 +122,17 @@ fn sizes() -> Vec<Hostile> {
         hostile(
             "directory-with-content",
             Tar::default().entry(b'5', b"dir", b"", 7, b"content").gzip(),
-            "\"dir\" is no file, but states content",
+            "\"dir\" is not a file but has content",
         ),
         hostile(
             "directory-by-slash-with-content",
             Tar::default().file("dir/", b"content").gzip(),
-            "\"dir/\" is no file, but states content",
+            "\"dir/\" is not a file but has content",
         ),
         hostile(
             "link-with-content",
             Tar::default().entry(b'2', b"link", b"file", 7, b"content").gzip(),
-            "\"link\" is no file, but states content",
+            "\"link\" is not a file but has content",
         ),
     ]
 }
@@ -207,7 +207,7 @@ fn extended_headers() -> Vec<Hostile> {
         Tar::default().entry(b'g', b"h", b"", content.len() as u64, &content).file("file", b"content").gzip()
     };
     let malformed = "the archive is damaged: an extended header is malformed";
-    let path_twice = "the path of an entry is stated twice";
+    let path_twice = "the path of an entry occurs twice";
     let parent = "the path \"../outside\" contains `..`";
     let long = |kind: u8, name: &[u8]| Tar::default().entry(kind, b"././@LongLink", b"", name.len() as u64, name);
     let nothing = "the archive is damaged: a header describes an entry that does not follow";
@@ -217,18 +217,18 @@ fn extended_headers() -> Vec<Hostile> {
         hostile(
             "pax-link-leaves",
             Tar::default().pax(&[("linkpath", "../outside")]).link("link", "inside").gzip(),
-            "the link \"link\" leads out of the tree",
+            "the link \"link\" leads outside of the tree",
         ),
         hostile(
             "long-link-leaves",
             long(b'K', b"/outside\0").link("link", "inside").gzip(),
-            "the link \"link\" leads out of the tree",
+            "the link \"link\" leads outside of the tree",
         ),
         hostile("pax-path-twice", pax(&[("path", "inside"), ("path", "../outside")]), path_twice),
         hostile(
             "pax-twice",
             Tar::default().pax(&[("path", "inside")]).pax(&[("path", "../outside")]).file("file", b"").gzip(),
-            "the extended header of an entry is stated twice",
+            "the extended header of an entry occurs twice",
         ),
         hostile("pax-and-long-name", long(b'L', b"inside\0").pax(&[("path", "../outside")]).file("file", b"").gzip(), path_twice),
         hostile("pax-path-empty", pax(&[("path", "")]), "the path \"\" is empty"),
@@ -239,9 +239,9 @@ fn extended_headers() -> Vec<Hostile> {
         hostile("pax-behind-empty-line", raw(b"\n19 path=../outside\n"), malformed),
         hostile("pax-record-in-a-record", raw(b"34 comment=x\n19 path=../outside\n"), malformed),
         hostile("pax-describes-nothing", Tar::default().file("file", b"").pax(&[("path", "other")]).gzip(), nothing),
-        hostile("global-path", global("path", "../outside"), "a global header states the path of all entries"),
-        hostile("global-link", global("linkpath", "../outside"), "a global header states the link of all entries"),
-        hostile("global-size", global("size", "0"), "a global header states the size of all entries"),
+        hostile("global-path", global("path", "../outside"), "a global header has the path of all entries"),
+        hostile("global-link", global("linkpath", "../outside"), "a global header has the link of all entries"),
+        hostile("global-size", global("size", "0"), "a global header has the size of all entries"),
         hostile(
             "pax-sparse",
             pax(&[("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.name", "../outside")]),
@@ -259,7 +259,7 @@ fn extended_headers() -> Vec<Hostile> {
 fn paths() -> Vec<Hostile> {
     let file = |name: &str| Tar::default().file(name, b"content").gzip();
     let two = |first: &str, second: &str| Tar::default().file(first, b"1").file(second, b"2").gzip();
-    let not_a_directory = "the path \"a\" is used as a directory and is none";
+    let not_a_directory = "the path \"a\" is used as a directory but is not one";
     let twice = "the path \"a/x\" occurs twice";
     let raw = |name: &[u8]| Tar::default().entry(b'0', name, b"", 0, b"").gzip();
     vec![
@@ -303,9 +303,9 @@ fn paths() -> Vec<Hostile> {
 
 /// Links that point outside, alone or together, and files that would be written through them.
 fn links() -> Vec<Hostile> {
-    let leaves = "leads out of the tree";
+    let leaves = "leads outside of the tree";
     let tar = Tar::default;
-    let through = "the path \"a\" is used as a directory and is none";
+    let through = "the path \"a\" is used as a directory but is not one";
     let many = "leads through too many links";
     let chain = (0..50).fold(tar(), |tar, n| tar.link(&format!("l{n:02}"), &format!("l{:02}", n + 1)));
     vec![

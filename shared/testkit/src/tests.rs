@@ -18,7 +18,7 @@ fn quiet() -> World {
 }
 
 #[test]
-fn a_delayed_message_comes_when_it_is_due_and_a_fifo_group_keeps_its_order() {
+fn delayed_message_arrives_when_due_and_fifo_keeps_order() {
     let world = quiet();
     let fetch = |name| FetchRequest { version: VERSION, source: object("Program", name), collect: false, hops: 0 };
     let hint = Hint::new(object("Stack", "s"));
@@ -58,7 +58,7 @@ fn deduplication_ends_five_minutes_after_the_message_that_was_delivered() {
 }
 
 #[test]
-fn a_crash_leaves_what_was_done_and_a_lost_answer_was_done() {
+fn crash_keeps_earlier_effects_and_lost_answer_its_own() {
     let world = quiet();
     let process = async || {
         world.put("a", vec![]).await?;

@@ -48,7 +48,7 @@ fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_becomes_of_an_archive_it_is_refused_or_a_tree(archive in mutated()) {
+    fn mutated_archive_is_refused_or_a_tree(archive in mutated()) {
         check(&archive);
         check(&gzip(&archive));
     }

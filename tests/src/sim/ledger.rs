@@ -442,11 +442,13 @@ impl Ledger {
         let sees = status.next_look.is_some() || status.current_update.is_some() || status.suspended;
         let in_vain = match &status.readiness {
             Some(Readiness::Stalled { reason: StackReason::UpdateFailed | StackReason::UpdateConflict, .. }) => true,
-            Some(Readiness::Stalled { reason: StackReason::SourceUnavailable, message }) => message.contains("; not tried again"),
+            Some(Readiness::Stalled { reason: StackReason::SourceUnavailable, message }) => {
+                message.contains("; not retried until")
+            }
             _ => false,
         };
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {
-            format!("7: Stack {name} waits, and no look is booked: {status:?}")
+            format!("7: Stack {name} waits and is not requeued: {status:?}")
         });
         let judged =
             self.runs.values().find(|run| Some(&run.update) == status.drift.last.as_ref() && run.succeeded == Some(true));

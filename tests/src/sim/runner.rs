@@ -182,7 +182,7 @@ impl Runner {
                         self.never_end(None, now, ledger);
                         None
                     }
-                    None if now >= *until => Some("no run was given to this task"),
+                    None if now >= *until => Some("task received no run"),
                     None => {
                         if self.conduct == Conduct::Ambushes {
                             hostile::ambush(&self.update, now.as_second().unsigned_abs(), world);

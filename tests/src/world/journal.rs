@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_is_none() {
+    fn partial_line_of_the_journal_is_ignored() {
         let log = tempfile::NamedTempFile::new().unwrap();
         let since = |from| {
             let read: Result<Vec<_>> = entries(log.path(), from).unwrap().collect();

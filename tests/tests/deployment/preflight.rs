@@ -114,7 +114,7 @@ fn an_account_that_fits_is_deployed_to_as_it_is() -> Result<()> {
         "Lambda: 1000 ",
         "Fargate: 6 vCPUs are 6 tasks ",
         "Fargate Spot: 6 vCPUs are 6 tasks ",
-        "ECS: the service-linked role is there",
+        "ECS: the service-linked role exists",
         "tasks: vpc-1, zones a, b",
     ] {
         assert!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
@@ -150,7 +150,7 @@ fn what_could_not_work_is_refused_with_its_remedy() -> Result<()> {
         (
             "ec2.describe-security-groups",
             other,
-            "are of several VPCs; no task could start: subnet-1 in vpc-1, subnet-2 in vpc-1, sg-1 in vpc-2",
+            "belong to several VPCs; no task could start: subnet-1 in vpc-1, subnet-2 in vpc-1, sg-1 in vpc-2",
         ),
         ("ec2.describe-route-tables", json!({ "RouteTables": [] }), "no VPC endpoints for ecr.api, ecr.dkr, logs, s3, sts"),
     ] {
@@ -205,8 +205,8 @@ fn spot_quota_is_checked_where_spot_is_used() -> Result<()> {
     for (answer, words) in [
         (quota(0.0), remedy),
         (quota(0.5), "PARAMETERS=Spot=never"),
-        (denied, "warning: the quota of Fargate Spot is not known: \"An error occurred (AccessDenied"),
-        (json!({ "Quota": {} }), "warning: the quota of Fargate Spot is not known: "),
+        (denied, "warning: cannot read the quota of Fargate Spot: \"An error occurred (AccessDenied"),
+        (json!({ "Quota": {} }), "warning: cannot read the quota of Fargate Spot: "),
     ] {
         answers.insert(SPOT_QUOTA, answer);
         let (goes_on, chosen, said) = preflight(&answers, &["--new"])?;
@@ -217,7 +217,7 @@ fn spot_quota_is_checked_where_spot_is_used() -> Result<()> {
     }
     answers.insert(QUOTA, json!({ "Quota": {} }));
     let (goes_on, _, said) = preflight(&answers, &["--new", "Spot=never"])?;
-    assert!(goes_on && said.contains("warning: the quota of Fargate is not known: "), "{said}");
+    assert!(goes_on && said.contains("warning: cannot read the quota of Fargate: "), "{said}");
     Ok(())
 }
 
@@ -237,7 +237,7 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
         let (goes_on, said) = said_of(groups(&[("sg-1", &rules)]))?;
         assert!(
             !goes_on
-                && said.contains("tasks: security groups sg-1 let nothing out on TCP port 443; no task could pull its image"),
+                && said.contains("tasks: security groups sg-1 allow no egress on TCP port 443; no task could pull its image"),
             "{said}"
         );
         let remedy = "aws ec2 authorize-security-group-egress --group-id sg-1 --protocol tcp --port 443 --cidr 0.0.0.0/0";
@@ -246,10 +246,7 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
     // Without endpoints no address in the VPC answers.
     for rules in [vec![tcp(443, 443, "10.0.0.0/16")], vec![other.clone()]] {
         let (goes_on, said) = said_of(groups(&[("sg-1", &rules)]))?;
-        assert!(
-            !goes_on && said.contains("tasks: security groups sg-1 let TCP port 443 out to private addresses alone"),
-            "{said}"
-        );
+        assert!(!goes_on && said.contains("tasks: security groups sg-1 allow TCP port 443 only to private addresses"), "{said}");
     }
     // A task has the rules of all its groups.
     for rule in [everything(), tcp(443, 443, "0.0.0.0/0"), tcp(0, 65535, "0.0.0.0/0"), list] {
@@ -309,7 +306,7 @@ fn endpoints_have_to_let_the_tasks_in() -> Result<()> {
             answers.insert("ec2.describe-security-groups", all);
             let (goes_on, _, said) = preflight(&answers, &["--new"])?;
             assert_eq!(goes_on, lets_in, "{ingress}: {said}");
-            assert_eq!(said.contains("the security groups of vpce-ecr.api (ecr.api) do not let sg-1"), !lets_in, "{said}");
+            assert_eq!(said.contains("the security groups of vpce-ecr.api (ecr.api) do not admit sg-1"), !lets_in, "{said}");
             let remedy = "--port 443 --group-id sg-endpoint --source-group sg-1";
             assert_eq!(said.contains(remedy), !lets_in, "{said}");
         }
@@ -356,7 +353,7 @@ fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on && said.contains("create-service-linked-role"), "{said}");
     // The services without an endpoint, once.
-    let warning = "warning: tasks: subnet-1, subnet-2 reach AWS by VPC endpoints alone; Pulumi Cloud (api.pulumi.com)";
+    let warning = "warning: tasks: subnet-1, subnet-2 reach AWS only through VPC endpoints; Pulumi Cloud (api.pulumi.com)";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
     assert!(said.contains("use an S3 backend"), "{said}");
     Ok(())

@@ -64,7 +64,7 @@ const GAPS: [&str; 3] = [
     // moto's CloudFormation creates the bucket without its notifications.
     "FAIL  bucket driftless-123456789012-eu-central-2: tells of nothing",
     // moto's Service Quotas do not include Fargate.
-    "warn  Fargate: the quota is not known",
+    "warn  Fargate: cannot read the quota",
     // moto prints a list of groups in Python's form.
     "warn  security groups of tasks: cannot be read",
 ];
@@ -133,10 +133,10 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
         "secret driftless/kubeconfig: unchanged\n",
         "secret driftless/webhook-keys: unchanged\n",
         "stack driftless: unchanged\n",
-        "stack driftless-prod: its first deployment was taken back",
+        "stack driftless-prod: its first deployment was rolled back",
         "stack driftless-prod: deleting\n",
         "stack driftless-prod: deployed\n",
-        "cluster lab: not of EKS, so that it has no stack\n",
+        "cluster lab: not of EKS, so it has no stack\n",
         concat!("warning: HEAD is not v", env!("CARGO_PKG_VERSION")),
     ] {
         assert!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
@@ -182,10 +182,10 @@ async fn is_undeployed(tree: &Tree<'_>, eks: &Aws<'_>, kubeconfig: &str) -> Resu
     for line in [
         "  stack driftless: UPDATE_COMPLETE",
         "  stack driftless-prod in eu-west-1: CREATE_COMPLETE",
-        "  bucket driftless-123456789012-eu-central-2: with all that is in it",
-        "  bucket driftless-artifacts-123456789012-eu-central-2: with all that is in it",
+        "  bucket driftless-123456789012-eu-central-2: with all its objects",
+        "  bucket driftless-artifacts-123456789012-eu-central-2: with all its objects",
         "  secrets driftless/kubeconfig and driftless/webhook-keys: kept; SECRETS=1 deletes them",
-        "  cluster lab: these Stacks have destroyOnFinalize, and their infrastructure stays:\n    team/kept\n  cluster other: ",
+        "  cluster lab: these Stacks have destroyOnFinalize, but their infrastructure remains:\n    team/kept\n  cluster other: ",
     ] {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
@@ -226,10 +226,10 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
         (
             "PARAMETERS",
             &format!("GitCaCertificates=@{}", DAMAGED[0]),
-            "GitCaCertificates is no PEM bundle of X.509 certificates: ",
+            "GitCaCertificates is not a PEM bundle of X.509 certificates: ",
         ),
-        ("STACK", "driftless-in-production-europe", "would have 66 characters, and S3 takes 63\n  use 27 characters at most"),
-        ("ARCHITECTURE", "arm", "ARCHITECTURE=arm is none of"),
+        ("STACK", "driftless-in-production-europe", "would have 66 characters, the maximum is 63\n  use 27 characters at most"),
+        ("ARCHITECTURE", "arm", "ARCHITECTURE=arm is not supported"),
         ("TAGS", "CostCenter", "TAGS: CostCenter is not KEY=VALUE"),
         ("TAGS", "Team=a,b", "TAGS: Team=a,b is not KEY=VALUE"),
     ] {
@@ -279,7 +279,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     let (code, said) = tree.script("deploy", &variables).await?;
     assert_eq!(code, 1, "{said}");
     for line in
-        ["is not what its checksums say; nothing was changed", "fetcher-x86_64.zip: FAILED", "take another mirror: RELEASE_URL="]
+        ["does not match its checksums; nothing was changed", "fetcher-x86_64.zip: FAILED", "use another mirror: RELEASE_URL="]
     {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
@@ -289,7 +289,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     fs::remove_file(&asked)?;
     let (code, said) = tree.script("deploy", &variables).await?;
     assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
-    for line in ["checksums and attestations are right", "stack driftless: deployed\n"] {
+    for line in ["checksums and attestations are valid", "stack driftless: deployed\n"] {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
     let asked = fs::read_to_string(&asked)?;
@@ -344,7 +344,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     let other = words.replace("ImageRepositories=", &mine);
     for (name, value, words) in [
         ("PARAMETERS", &*other, "ImageRepositories does not let tasks pull from driftless/copies/*"),
-        ("COPY_IMAGES", "true", "COPY_IMAGES=true is neither yes nor no"),
+        ("COPY_IMAGES", "true", "COPY_IMAGES=true is not supported"),
     ] {
         let (code, said) = tree.script("deploy", &[&*copying, &[(name, value)]].concat()).await?;
         assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");

@@ -251,7 +251,7 @@ impl<'a> Tree<'a> {
         let (code, said) = self.script("deploy", &[variables, &[("CLUSTERS", "lab")]].concat()).await?;
         ensure!(code == 0, "{said}");
         for line in [
-            "cluster prod: served no more; in it, delete",
+            "cluster prod: no longer served; in it, delete",
             "stack driftless-prod: deleting",
             "secret driftless/kubeconfig: changed",
         ] {
@@ -342,10 +342,10 @@ impl<'a> Tree<'a> {
             "queue driftless-runs: feeds driftless-recorder",
             "queue driftless-hints-dead-letters: empty",
             "secret driftless/kubeconfig/reconciler: cluster prod is the EKS cluster production",
-            "secret driftless/kubeconfig/reconciler: cluster lab has a user of its own",
-            "secret driftless/kubeconfig/sweeper: cluster other has a user of its own",
+            "secret driftless/kubeconfig/reconciler: cluster lab has a token or a client certificate",
+            "secret driftless/kubeconfig/sweeper: cluster other has a token or a client certificate",
             "secret driftless/webhook-keys: a key for each cluster",
-            &format!("webhook {}: answers, and refuses what is not signed", self.webhook),
+            &format!("webhook {}: answers, and refuses unsigned requests", self.webhook),
         ] {
             assert!(said.contains(&format!("ok    {line}\n")), "{line:?} is not in: {said}");
         }

@@ -79,7 +79,7 @@ async fn publish(team: &Namespace<'_>, stack: &str, note: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_happens_to_a_stack_comes_out_of_the_alerts_of_flux() -> Result<()> {
+async fn events_of_a_stack_reach_the_alerts_of_flux() -> Result<()> {
     let inbox = Inbox::default();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -171,8 +171,9 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     assert_eq!(inbox.with("/errors", "reason", "StackCreated").len(), 0);
     // Once each, except for events that the forwarder posted again because Flux was too slow.
     let log = Path::new(world.get("WORLD_LOGS")?).join("forwarder.log");
-    let again =
-        lines(&log, 0)?.filter(|line| line.as_ref().is_ok_and(|line| line.contains("Flux is to be told of an Event again")));
+    let again = lines(&log, 0)?.filter(|line| {
+        line.as_ref().is_ok_and(|line| line.contains("retrying the delivery of an Event to notification-controller"))
+    });
     let again = again.count();
     for (field, value, told) in [("message", "Stack nobody: twice", 2), ("reason", "StackCreated", 1)] {
         let found = inbox.with("/all", field, value).len();

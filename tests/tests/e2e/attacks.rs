@@ -103,7 +103,7 @@ async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()>
     // A project without a source fails an `up`: the run does what was recorded.
     let done = wait(&attacker, "run", "to be complete", Update::is_complete).await?;
     let message = done.status.and_then(|status| status.message).unwrap_or_default();
-    ensure!(message.contains("its Update's type is \"up\""), "{message}");
+    ensure!(message.contains("the type of the Update is \"up\""), "{message}");
     assert_eq!(sealed(&world, &victim.name).await?, before, "the victim's sealed inputs are as they were");
     ensure!(sealed(&world, &attacker.name).await?.is_empty(), "the attacker sealed inputs");
     updates(&attacker).delete("run", &DeleteParams::default()).await?;

@@ -72,7 +72,7 @@ async fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_program_that_was_run_once_by_hand_is_run_by_the_stack_that_it_made() -> Result<()> {
+async fn bootstrap_program_is_run_by_the_stack_it_created() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("driftless-bootstrap").await?;
     let repository = world.git.create("bootstrap").await?;

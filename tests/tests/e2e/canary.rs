@@ -16,7 +16,7 @@ const CONFIG: &str = "canary-config-93be";
 const ENV: &str = "canary-env-55aa";
 
 #[tokio::test]
-async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
+async fn secret_value_appears_only_in_its_secrets() -> Result<()> {
     let (world, turn) = alone().await?;
     let team = world.namespace("canary").await?;
     team.apply(&format!(

@@ -114,7 +114,7 @@ async fn cli_shows_a_stack_while_it_waits_runs_and_rests() -> Result<()> {
     let explanation = explained(&team, "app").await?;
     ensure!(explanation["doing"] == "rests" && explanation["reason"] == "Ready", "{explanation}");
     let (text, code) = run(&team, &["explain", "absent"]).await?;
-    ensure!(code == 1 && text == "error: no Stack and no Update \"absent\" in namespace \"cli\"; set --namespace\n", "{text}");
+    ensure!(code == 1 && text == "error: no Stack or Update \"absent\" in namespace \"cli\"; set --namespace\n", "{text}");
     team.clear().await
 }
 
@@ -159,7 +159,7 @@ async fn cli_requests_suspends_cancels_and_runs() -> Result<()> {
     let name = team.running("app").await?.name_any();
     done(&team, &["suspend", "app"]).await?;
     let text = done(&team, &["cancel", "app"]).await?;
-    ensure!(text.contains(&format!("Update {name} is canceled")), "{text}");
+    ensure!(text.contains(&format!("canceled Update {name}")), "{text}");
     let failed = |stack: &Stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
         last.name.as_deref() == Some(name.as_str()) && last.state.as_deref() == Some("failed")

@@ -167,7 +167,7 @@ fn now() -> Timestamp {
 }
 
 #[tokio::test]
-async fn a_cluster_lets_in_the_roles_that_have_an_access_entry_and_no_others() -> Result<()> {
+async fn cluster_admits_only_roles_with_an_access_entry() -> Result<()> {
     let (world, _turn) = shared().await?;
     let keys = async |role: &str| world.control.credentials(role, "somebody").await;
     for (role, status) in [

@@ -34,13 +34,13 @@ async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Resul
 }
 
 #[tokio::test]
-async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
+async fn canary_becomes_ready_and_is_deleted() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("doctor").await?;
     let backend = format!("file://{}", team.state()?);
     let (text, well) = doctor(&world, "canary", &[("NAMESPACE", "doctor"), ("BACKEND_URL", &backend)]).await?;
     assert!(well, "{text}");
-    assert!(text.contains("ok    canary: Ready after ") && text.contains("ok    canary: destroyed and gone after "), "{text}");
+    assert!(text.contains("ok    canary: Ready after ") && text.contains("ok    canary: destroyed and deleted after "), "{text}");
     // Kubernetes deletes them after their Stack.
     ready::until("no Update of it is left", RUN, async || {
         let left = team.updates("driftless-doctor").await?.len();
@@ -51,7 +51,7 @@ async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Result<()> {
+async fn canary_names_its_wait_where_runs_are_not_allowed() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-closed").await?;
     let backend = format!("file://{}", team.state()?);
@@ -59,12 +59,12 @@ async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Resul
     let variables = [("NAMESPACE", "doctor-closed"), ("BACKEND_URL", &*backend), ("DEADLINE", "120")];
     let (text, well) = doctor(&world, "canary", &variables).await?;
     assert!(!well, "{text}");
-    assert!(text.contains("FAIL  canary: not there within 120 s: its run waits\n      why: ServiceAccountForbidden: "), "{text}");
+    assert!(text.contains("FAIL  canary: not Ready within 120s: its run waits\n      why: ServiceAccountForbidden: "), "{text}");
     Ok(())
 }
 
 #[tokio::test]
-async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
+async fn migrate_reports_on_the_stacks_of_a_cluster() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-migrate").await?;
     let accounts = Api::<ServiceAccount>::namespaced(world.client.clone(), &team.name);
@@ -86,7 +86,7 @@ async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
     assert!(!well, "{text}");
     for line in [
         "same       Stack doctor-migrate/plain\n",
-        "different  Stack doctor-migrate/tolerant\n             different: ignored, as a run is no pod: \
+        "different  Stack doctor-migrate/tolerant\n             different: ignored, because a run is a Fargate task and not a pod: \
          spec.workspaceTemplate.spec.podTemplate.spec.tolerations\n",
         "refused    Stack doctor-migrate/node\n             refused: spec.workspaceTemplate.spec.podTemplate.spec.volumes[v].hostPath has no meaning",
         "\n           Stack doctor-migrate/plain\n",
@@ -100,7 +100,7 @@ async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
 }
 
 #[tokio::test]
-async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster() -> Result<()> {
+async fn doctor_checks_crds_rights_and_namespaces_of_a_cluster() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (open, closed) = (world.namespace("doctor-open").await?, world.foreign_namespace("doctor-shut").await?);
     for team in [&open, &closed] {
@@ -113,10 +113,10 @@ async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster(
     for line in [
         "ok    CRD stacks.pulumi.com: of this release",
         "ok    CRD updates.auto.pulumi.com: of this release",
-        "ok    rights: each function has its own",
+        "ok    rights: each function has its rights",
         "ok    Service flux-system/source-controller: the API server reaches it",
-        "ok    namespace doctor-open: open for runs",
-        "FAIL  namespace doctor-shut: has Stacks, and is not open for runs\n      why: not allowed: get secrets",
+        "ok    namespace doctor-open: allows runs",
+        "FAIL  namespace doctor-shut: has Stacks but does not allow runs\n      why: not allowed: get secrets",
         "FAIL  forwarder: not there",
     ] {
         assert!(text.contains(line), "{line:?} is not in: {text}");

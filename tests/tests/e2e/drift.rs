@@ -60,7 +60,7 @@ fn applied(content: &str, path: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_is_asked_for() -> Result<()> {
+async fn drift_is_named_on_schedule_and_remediated_on_request() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("drift").await?;
     let [kept, edited, removed, secret] = ["kept", "edited", "removed", "secret"].map(|name| team.file(name));
@@ -138,7 +138,7 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
 }
 
 #[tokio::test]
-async fn an_update_does_not_wait_for_a_look_for_drift() -> Result<()> {
+async fn update_does_not_wait_for_a_drift_check() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("drift-interrupted").await?;
     let file = team.file("slow")?;

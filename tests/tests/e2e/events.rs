@@ -82,7 +82,7 @@ fn calls(world: &Handle, function: &str, [aws, kubernetes]: [u64; 2]) -> Result<
 }
 
 #[tokio::test]
-async fn every_sample_is_taken_by_its_function() -> Result<()> {
+async fn every_sample_event_is_accepted_by_its_function() -> Result<()> {
     let (world, _turn) = shared().await?;
     let samples = samples()?;
     let functions: Vec<_> = samples.keys().map(String::as_str).collect();

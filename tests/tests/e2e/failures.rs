@@ -28,7 +28,7 @@ fn created(update: &Update) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn a_failing_program_is_tried_again_with_back_off_until_it_succeeds() -> Result<()> {
+async fn failing_program_is_retried_with_back_off_until_it_succeeds() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("failing").await?;
     let (file, marker) = (team.file("app.txt")?, team.file("marker")?);
@@ -149,7 +149,7 @@ async fn waits_for(team: &Namespace<'_>, words: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_namespace_that_runs_may_not_come_from_is_told_what_to_bind() -> Result<()> {
+async fn namespace_without_the_bindings_is_told_what_to_bind() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("foreign").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -167,13 +167,13 @@ async fn a_missing_secret_keeps_the_run_waiting_and_is_named() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let more = "    TOKEN: { type: Secret, secret: { name: later, key: token } }\n";
     team.apply_stack("app", Source::Program("app"), more).await?;
-    waits_for(&team, "Secret \"later\" is not there; the run starts when it is").await?;
+    waits_for(&team, "Secret \"later\" not found; create it to start the run").await?;
     team.apply("apiVersion: v1\nkind: Secret\nmetadata: { name: later, namespace: NAMESPACE }\nstringData: { token: t }").await?;
     team.ready_after("app", 1).await.map(drop)
 }
 
 #[tokio::test]
-async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()> {
+async fn invalid_spec_is_named_and_heals_with_an_edit() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("invalid").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -190,7 +190,7 @@ async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()
 }
 
 #[tokio::test]
-async fn update_that_the_api_server_refuses_is_told_by_an_event_and_heals_with_an_edit() -> Result<()> {
+async fn refused_update_is_reported_by_event_and_heals_with_an_edit() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("refused-update").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

@@ -252,7 +252,7 @@ async fn lagging_git_server_of_many_namespaces_delays_no_push_of_another() -> Re
 }
 
 #[tokio::test]
-async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
+async fn update_with_an_unusable_source_names_the_cause() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("bad-source").await?;
     let long = "a".repeat(2000);
@@ -266,7 +266,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     let cases = [
         ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "nobody.example.com/Gadget in SourceKinds"),
         // A kind that is served, but that no installation lets the fetcher read.
-        ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "in SourceKinds and allow it to be read"),
+        ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "to SourceKinds and grant the right to read it"),
         ("long-digest", spec(flux, "GitRepository", "app", &long), "spec.driftless.tree.digest is "),
         ("path", spec(flux, "GitRepository", "../app", "sha256:00"), "spec.driftless.tree.source.name is "),
         ("long-kind", spec(flux, &long, "app", "sha256:00"), "spec.driftless.tree.source.kind is "),
@@ -309,7 +309,7 @@ async fn create_nested_program(team: &Namespace<'_>, name: &str, levels: usize) 
 }
 
 #[tokio::test]
-async fn deeply_nested_program_is_told_of_and_hides_no_change_of_others() -> Result<()> {
+async fn deeply_nested_program_is_reported_and_hides_no_other() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("nested").await?;
     create_nested_program(&team, "deep", 200).await?;

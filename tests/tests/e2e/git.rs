@@ -158,8 +158,8 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
         ensure!(words.iter().all(|word| status.contains(word)), "{name}: {status}; wanted {words:?}");
         ensure!(!status.contains(canary), "{status}");
     }
-    team.unavailable("nobody", "the git server wants credentials: set spec.gitAuth").await?;
-    team.unavailable("no-secret", "Secret \"not-there\" is not there (spec.gitAuthSecret)").await?;
+    team.unavailable("nobody", "git server requires credentials; set spec.gitAuth").await?;
+    team.unavailable("no-secret", "Secret \"not-there\" not found (spec.gitAuthSecret)").await?;
 
     team.apply_secret("basic", &[("user", &right["username"]), ("word", &right["password"])]).await?;
     team.ready_after("basic", 1).await?;
@@ -167,7 +167,7 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
 }
 
 #[tokio::test]
-async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
+async fn submodule_outside_the_project_does_not_prevent_the_run() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("submodule").await?;
     let module = world.git.create("submodule").await?;
@@ -184,13 +184,13 @@ async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
         team.apply_stack_as(name, name, "{}", source, "").await?;
     }
     team.ready_after("app", 1).await?;
-    team.unavailable("model", "\"assets/model.bin\" is kept in Git LFS").await?;
+    team.unavailable("model", "\"assets/model.bin\" is stored in Git LFS").await?;
     team.unavailable("shop", "\"modules/shop\" is a submodule").await?;
     team.clear().await
 }
 
 #[tokio::test]
-async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
+async fn unsafe_git_content_is_refused_by_name() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("unsafe-git").await?;
     let ([_, ssh], _) = private(&world, &team).await?;
@@ -204,8 +204,8 @@ async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     let pointers = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
     team.apply_stack_as("pointers", "pointers", "{}", pointers, "").await?;
 
-    team.unavailable("stranger", "which is not a known one: if it is the right one, add its known_hosts line").await?;
-    team.unavailable("pointers", "\"model.bin\" is kept in Git LFS").await?;
+    team.unavailable("stranger", "if it is genuine, add its known_hosts line").await?;
+    team.unavailable("pointers", "\"model.bin\" is stored in Git LFS").await?;
     ensure!(team.updates("stranger").await?.is_empty() && team.updates("pointers").await?.is_empty(), "one was run");
 
     // With the host's key in it, the Secret decides which host is trusted.
@@ -233,7 +233,7 @@ async fn strangers_key(world: &Handle) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Result<()> {
+async fn forbidden_git_secrets_name_the_role_to_bind() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("private-foreign").await?;
     let ([https, _], _) = private(&world, &team).await?;
@@ -256,7 +256,7 @@ fn update_head(team: &Namespace<'_>, stack: &str) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
+async fn branch_is_polled_and_commit_is_not() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("polled").await?;
     let repository = world.git.create("polled").await?;

@@ -12,7 +12,7 @@ use crate::world::{alone, shared};
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
 #[tokio::test]
-async fn getting_started_goes_from_an_empty_namespace_to_a_stack_that_follows_git() -> Result<()> {
+async fn getting_started_leads_to_a_stack_that_follows_git() -> Result<()> {
     let (world, _turn) = shared().await?;
     let name = "getting-started";
     let repository = world.git.create(name).await?;
@@ -81,7 +81,7 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
 }
 
 #[tokio::test]
-async fn an_upgrade_applies_the_definitions_and_rights_over_those_that_are_there() -> Result<()> {
+async fn upgrade_applies_crds_and_rights_over_existing_ones() -> Result<()> {
     let (world, _alone) = alone().await?;
     let page = include_str!("../../../docs/upgrade.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &[("KUBECONFIG", world.get("KUBECONFIG")?)])?;

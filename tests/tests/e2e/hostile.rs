@@ -14,7 +14,7 @@ use kube::{Api, api::ListParams};
 use crate::world::{alone, nothing_was_given_up, quiet, s3};
 
 #[tokio::test]
-async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_found_outside() -> Result<()> {
+async fn every_hostile_archive_is_refused_and_leaves_nothing_outside() -> Result<()> {
     let (world, turn) = alone().await?;
     let team = world.namespace("hostile").await?;
     // A valid one takes the same path, so the others are refused for their content.
@@ -52,7 +52,7 @@ async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_
         let (reason, message) = &told[hostile.name];
         let refused = reason == "SourceUnavailable" && message.contains(hostile.refusal);
         ensure!(refused, "{}: {reason}: {message}; wanted {:?}", hostile.name, hostile.refusal);
-        ensure!(message.contains("not tried again until the source changes"), "{}: {message}", hostile.name);
+        ensure!(message.contains("not retried until the source changes"), "{}: {message}", hostile.name);
     }
     let updates = Api::<Update>::namespaced(world.client.clone(), &team.name).list(&ListParams::default()).await?;
     ensure!(

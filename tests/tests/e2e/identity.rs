@@ -48,7 +48,7 @@ async fn config_map(team: &Namespace<'_>, name: &str) -> Result<Option<ConfigMap
 }
 
 #[tokio::test]
-async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<()> {
+async fn program_has_the_rights_of_its_service_account() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("identity").await?;
     team.apply(MAY_MAKE).await?;
@@ -132,7 +132,7 @@ fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
 }
 
 #[tokio::test]
-async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
+async fn run_that_outlives_its_tokens_receives_new_ones() -> Result<()> {
     // Tokens are valid for ten minutes here, the API server's minimum, and are renewed after five: by the next sweep, a minute
     // later at most, and the runner sees them within half a minute. Each step is shorter than the silence after which a run is
     // interrupted.

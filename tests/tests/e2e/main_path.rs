@@ -164,7 +164,7 @@ async fn messages_that_come_twice_lead_to_one_run_per_change() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_lost_first_hint_about_everything_and_all_else_twice_leads_to_one_run_per_change() -> Result<()> {
+async fn lost_first_hints_and_duplicates_lead_to_one_run_per_change() -> Result<()> {
     let (world, turn) = alone().await?;
     let twice = Switches { duplicate: true, ..Switches::default() };
     switch_all(&world, &twice).await?;

@@ -43,7 +43,7 @@ fn now() -> Timestamp {
 }
 
 #[tokio::test]
-async fn a_run_that_fails_and_one_that_succeeds_are_counted_once_with_what_they_cost() -> Result<()> {
+async fn failed_and_succeeded_runs_are_counted_once_with_their_cost() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("metrics").await?;
     let marker = team.file("marker")?;

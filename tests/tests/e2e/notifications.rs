@@ -78,7 +78,7 @@ fn known(team: &Namespace<'_>, stack: &str, commit: &str) -> Result<usize> {
 }
 
 #[tokio::test]
-async fn a_push_that_a_git_host_tells_of_is_run_once_and_a_forged_or_replayed_one_is_not() -> Result<()> {
+async fn signed_push_runs_once_and_forged_or_replayed_one_does_not() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("pushed").await?;
     let repository = world.git.create("pushed").await?;
@@ -136,7 +136,7 @@ fn applied(sample: &str, team: &Namespace<'_>) -> Result<(String, Value)> {
 }
 
 #[tokio::test]
-async fn what_flux_applied_is_run_without_the_forwarder() -> Result<()> {
+async fn stack_applied_by_flux_runs_without_the_forwarder() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = world.namespace("applied").await?;
     let (kustomization, of_kustomization) = applied(include_str!("../../../events/bodies/flux-kustomization.json"), &team)?;

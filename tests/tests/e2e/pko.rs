@@ -35,7 +35,7 @@ const SIDE_BY_SIDE: usize = 5;
 
 const PAGE: &str = include_str!("../../../docs/pko-manifests.md");
 /// The markers around the page's table.
-const BEGIN: &str = "<!-- The test pko::manifests_of_pko_are_ready_twice_or_say_why_not writes this table. -->\n";
+const BEGIN: &str = "<!-- The test pko::manifests_of_pko_are_ready_twice_or_name_the_cause writes this table. -->\n";
 const END: &str = "<!-- The end of the table. -->";
 
 /// The backend of manifests that keep their state in a volume.
@@ -78,7 +78,7 @@ struct Place<'a> {
 }
 
 #[tokio::test]
-async fn manifests_of_pko_are_ready_twice_or_say_why_not() -> Result<()> {
+async fn manifests_of_pko_are_ready_twice_or_name_the_cause() -> Result<()> {
     let (world, _turn) = shared().await?;
     let words = words(&world).await?;
     let mut teams = Vec::new();

@@ -106,7 +106,7 @@ async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
     let no_registry = "ResourceInitializationError: unable to pull secrets or registry auth: the task cannot reach the service";
     let no_address = "Timeout waiting for network interface provisioning to complete.";
     for (name, reason, remedy) in [
-        ("registry", no_registry, "check the way from the subnets to ECR"),
+        ("registry", no_registry, "check the routes from the subnets to ECR"),
         ("address", no_address, "check the free addresses of the subnets"),
     ] {
         let image = format!("registry.example/{name}:1");
@@ -297,7 +297,7 @@ async fn task_that_a_person_stops_is_no_failed_update() -> Result<()> {
         drop(hold);
         let stopped = |stack: &Stack| {
             condition(stack).is_some_and(|(type_, reason, message)| {
-                let remedy = "someone else than Driftless stopped the task; nothing to do";
+                let remedy = "stopped from outside Driftless; nothing to do";
                 type_ == "Reconciling" && reason == "PlatformFailure" && message.contains("make room") && message.contains(remedy)
             })
         };

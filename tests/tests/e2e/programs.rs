@@ -51,7 +51,7 @@ pub fn secrets_providers(team: &Namespace<'_>) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
+async fn secrets_encrypted_by_a_key_stay_encrypted_across_runs() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("secrets-provider").await?;
     let environment = ADMINISTRATOR.into_iter().map(|name| Ok(literal(name, world.get(name)?)));
@@ -104,7 +104,7 @@ async fn configuration_joins_the_settings_file_of_the_source() -> Result<()> {
 }
 
 #[tokio::test]
-async fn esc_environments_give_configuration_and_variables() -> Result<()> {
+async fn esc_environments_provide_configuration_and_variables() -> Result<()> {
     const HUSH: &str = "canary-esc-value-b7f2";
     let (world, _turn) = shared().await?;
     let team = world.namespace("esc").await?;

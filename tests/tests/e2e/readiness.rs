@@ -26,7 +26,7 @@ async fn patch(team: &Namespace<'_>, patch: serde_json::Value) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_source_that_is_not_there_is_named_and_is_run_when_it_comes() -> Result<()> {
+async fn missing_source_is_named_and_runs_when_created() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, _) = prepared(&world, "absent").await?;
     team.apply_stack("app", Source::GitRepository("app"), "").await?;
@@ -36,7 +36,7 @@ async fn a_source_that_is_not_there_is_named_and_is_run_when_it_comes() -> Resul
 }
 
 #[tokio::test]
-async fn a_source_that_is_not_ready_says_why_and_its_last_good_artifact_stays_in_use() -> Result<()> {
+async fn unready_source_is_named_and_its_last_artifact_stays_in_use() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, revision) = prepared(&world, "not-ready").await?;
     team.apply_git_repository("app", &format!("{}/nothing-here", world.git.url)).await?;
@@ -63,7 +63,7 @@ async fn a_source_that_is_not_ready_says_why_and_its_last_good_artifact_stays_in
 }
 
 #[tokio::test]
-async fn a_suspended_source_is_used_if_it_has_an_artifact_and_says_that_it_is_suspended_if_not() -> Result<()> {
+async fn suspended_source_is_used_if_it_has_an_artifact() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, _) = prepared(&world, "suspended").await?;
     let suspended = format!("{{ interval: 1h, url: '{}', ref: {{ branch: main }}, suspend: true }}", repository.url);
@@ -79,7 +79,7 @@ async fn a_suspended_source_is_used_if_it_has_an_artifact_and_says_that_it_is_su
 }
 
 #[tokio::test]
-async fn what_a_source_was_edited_to_follow_is_run_in_the_end() -> Result<()> {
+async fn edited_source_runs_its_new_revision() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, revision) = prepared(&world, "stale").await?;
     let next = repository.commit_on("next", "two", &[("more.yaml", "two\n")]).await?;
@@ -101,7 +101,7 @@ async fn what_a_source_was_edited_to_follow_is_run_in_the_end() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_source_that_goes_is_not_used_and_one_that_comes_back_unchanged_is_not_run_again() -> Result<()> {
+async fn deleted_source_is_unused_and_recreated_one_is_not_rerun() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, _) = prepared(&world, "going").await?;
     team.apply_git_repository("app", &repository.url).await?;
@@ -119,7 +119,7 @@ async fn a_source_that_goes_is_not_used_and_one_that_comes_back_unchanged_is_not
 }
 
 #[tokio::test]
-async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()> {
+async fn unverified_source_is_not_used() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, revision) = prepared(&world, "verified").await?;
     // An unsigned commit.
@@ -132,7 +132,7 @@ async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()
     team.apply_secret("keys", &[("author.asc", "no key")]).await?;
     patch(&team, json!({ "spec": { "verify": { "mode": "HEAD", "secretRef": { "name": "keys" } } } })).await?;
     team.apply_stack("app", Source::GitRepository("app"), "").await?;
-    team.unavailable("app", "spec.verify asks for a verified source, and it is not: ").await?;
+    team.unavailable("app", "spec.verify requires a verified source: ").await?;
     assert_eq!(team.updates("app").await?.len(), 0);
 
     // As its controller would report a signed commit.
@@ -157,18 +157,18 @@ async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()
 }
 
 #[tokio::test]
-async fn a_kind_that_the_cluster_does_not_know_is_used_once_it_does() -> Result<()> {
+async fn unknown_source_kind_is_used_once_its_crd_exists() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("unknown-kind").await?;
     let old = Source::Flux { api_version: "source.toolkit.fluxcd.io/v1beta9", kind: "GitRepository", name: "app", dir: "" };
     team.apply_stack_as("old", "old", "{}", old, "").await?;
     let widget = Source::Flux { api_version: "world.example/v1", kind: "Widget", name: "app", dir: "" };
     team.apply_stack("app", widget, "").await?;
-    team.unavailable("old", "the cluster does not serve GitRepository of source.toolkit.fluxcd.io/v1beta9").await?;
+    team.unavailable("old", "cluster does not serve GitRepository of source.toolkit.fluxcd.io/v1beta9").await?;
     team.unavailable("app", "widgets.world.example \"app\" is forbidden").await?;
 
     cluster::apply_yaml(&world.client, RIGHTS).await?;
-    team.unavailable("app", "the cluster does not serve Widget of world.example/v1: install its CRD").await?;
+    team.unavailable("app", "cluster does not serve Widget of world.example/v1; install its CRD").await?;
     cluster::apply_yaml(&world.client, &definition("world.example", "Widget")).await?;
     let archive = driftless_testkit::hostile::honest();
     ready::until("the kind is served", RUN, || team.offer("world.example/v1", "Widget", "app", "one", &archive)).await?;

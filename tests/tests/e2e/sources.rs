@@ -88,7 +88,7 @@ impl<'a> Origins<'a> {
 }
 
 #[tokio::test]
-async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_by_the_watch_alone() -> Result<()> {
+async fn push_to_each_source_kind_runs_once_by_webhook_or_watch() -> Result<()> {
     let (world, turn) = alone().await?;
     let origins = Origins::new(&world, "kinds").await?;
     origins.push("one").await?;
@@ -156,7 +156,7 @@ async fn thirty_stacks_on_one_source_cost_one_fetch_and_run_once_each() -> Resul
 }
 
 #[tokio::test]
-async fn a_revision_that_changes_nothing_in_the_listed_directories_is_taken_as_run() -> Result<()> {
+async fn revision_outside_the_listed_directories_counts_as_run() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("paths").await?;
     let repository = world.git.create("paths").await?;
@@ -196,11 +196,23 @@ async fn an_artifact_of_another_object_or_from_another_host_is_not_fetched() -> 
     let theirs = other.objects(FLUX, "ExternalArtifact")?.get("app").await?.data["status"]["artifact"].clone();
     let host = "http://source-controller.flux-system.svc.cluster.local./";
     let cases = [
-        ("path", json!({}), "an artifact of this object is a file in externalartifact/tenant/path/"),
-        ("traversal", json!({ "path": "externalartifact/tenant/traversal/../../neighbour/app/x.tar.gz" }), "is a file in"),
-        ("metadata", json!({ "url": "http://169.254.169.254/latest" }), "artifacts may come from source-controller.flux-system"),
-        ("host", json!({ "url": "http://evil.example/x.tar.gz" }), "artifacts may come from source-controller.flux-system"),
-        ("apiserver", json!({ "url": "https://kubernetes.default.svc/api" }), "not http://HOST/PATH with the artifact's path"),
+        ("path", json!({}), "the path of an artifact of this object begins with externalartifact/tenant/path/"),
+        ("traversal", json!({ "path": "externalartifact/tenant/traversal/../../neighbour/app/x.tar.gz" }), "begins with"),
+        (
+            "metadata",
+            json!({ "url": "http://169.254.169.254/latest" }),
+            "host not in ArtifactServices, which lists source-controller.flux-system",
+        ),
+        (
+            "host",
+            json!({ "url": "http://evil.example/x.tar.gz" }),
+            "host not in ArtifactServices, which lists source-controller.flux-system",
+        ),
+        (
+            "apiserver",
+            json!({ "url": "https://kubernetes.default.svc/api" }),
+            "expected http://HOST/PATH with the path of status.artifact.path",
+        ),
     ];
     for (name, change, _) in &cases {
         team.offer(FLUX, "ExternalArtifact", name, "one", &archive).await?;

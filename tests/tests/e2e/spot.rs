@@ -23,7 +23,7 @@ const ON_DEMAND: &str = "FARGATE";
 async fn capacity(world: &Handle, update: &Update) -> Result<String> {
     let arn = ours(update).task.with_context(|| format!("no task: {:#?}", update.status))?;
     let tasks = world.control.status().await?.tasks;
-    let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS does not know it")?;
+    let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS no longer lists the task")?;
     let words = task["capacityProviderName"].as_str().or(task["launchType"].as_str());
     Ok(words.context("neither a capacity provider nor a launch type")?.into())
 }
@@ -38,7 +38,7 @@ fn has_no_drift(stack: &Stack) -> bool {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_runs_on_spot_and_the_rest_if_it_is_asked_to() -> Result<()> {
+async fn read_only_runs_use_spot_and_others_on_request() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("spot").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -75,7 +75,7 @@ async fn what_changes_nothing_runs_on_spot_and_the_rest_if_it_is_asked_to() -> R
 }
 
 #[tokio::test]
-async fn what_finds_no_capacity_on_spot_runs_on_demand() -> Result<()> {
+async fn run_without_spot_capacity_runs_on_demand() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = world.namespace("spot-full").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -89,7 +89,7 @@ async fn what_finds_no_capacity_on_spot_runs_on_demand() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_goes_on() -> Result<()> {
+async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("spot-taken").await?;
     let [first, second, third] = ["first", "second", "third"].map(|name| team.file(name));
@@ -119,7 +119,7 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let log = Path::new(world.get("WORLD_LOGS")?).join(format!("{}.log", keys::task_id(&task)));
     ready::until("the runner interrupts pulumi", RUN, async || {
         let said = fs::read_to_string(&log)?;
-        ensure!(said.contains("driftless: interrupted: the task was told to stop"), "{said}");
+        ensure!(said.contains("driftless: interrupted: task was stopped"), "{said}");
         Ok(())
     })
     .await?;
@@ -128,7 +128,7 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let ended = wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?;
     let failed = ended.status.iter().flat_map(|status| &status.conditions).find(|condition| condition.type_ == "Failed");
     let failed = failed.context("Failed")?;
-    ensure!(failed.reason == "Interrupted" && failed.message.starts_with("Fargate Spot took the capacity back: "), "{failed:?}");
+    ensure!(failed.reason == "Interrupted" && failed.message.starts_with("Fargate Spot reclaimed the capacity: "), "{failed:?}");
     ensure!(!fs::exists(&third)?, "it was done before it was interrupted");
 
     let stack = team.ready_after("app", 2).await?;

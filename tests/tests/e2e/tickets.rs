@@ -124,7 +124,7 @@ async fn a_second_task_for_an_update_never_gets_a_spec() -> Result<()> {
     ecs.stop_task().cluster("driftless").task(&second).reason("the test is over").send().await?;
     ready::until("the second task ends without a run", RUN, async || {
         let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join(format!("{id}.log")))?;
-        ensure!(log == "driftless: told to stop before a run was given to this task\n", "{log}");
+        ensure!(log == "driftless: task was stopped before it received a run\n", "{log}");
         Ok(())
     })
     .await

@@ -173,7 +173,7 @@ async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn one_waits_behind_the_other_and_what_is_deleted_on_its_way_is_interrupted() -> Result<()> {
+async fn updates_of_one_stack_queue_and_a_deleted_one_is_interrupted() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("deleted").await?;
     let hold = team.hold()?;
@@ -249,7 +249,7 @@ pub fn workspace_says(workspace: &Workspace, type_: &str) -> Option<(String, Str
 }
 
 #[tokio::test]
-async fn a_workspace_says_whether_runs_can_take_place_in_it() -> Result<()> {
+async fn workspace_reports_whether_it_is_usable() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("workspaces").await?;
     let workspaces: Api<Workspace> = Api::namespaced(world.client.clone(), &team.name);
@@ -340,7 +340,7 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
+async fn concurrent_runs_stay_within_the_limit_and_all_run() -> Result<()> {
     const STACKS: usize = 12;
     let most = LIMITS.runs_per_namespace.context("a limit")?;
     let (world, _turn) = alone().await?;
@@ -407,7 +407,7 @@ fn tasks_that_overlap_count_together_and_one_after_another_do_not() {
 }
 
 #[tokio::test]
-async fn a_run_that_finds_no_capacity_waits_for_it_and_is_no_failure() -> Result<()> {
+async fn run_without_capacity_waits_and_does_not_fail() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = world.namespace("capacity").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -424,7 +424,7 @@ async fn a_run_that_finds_no_capacity_waits_for_it_and_is_no_failure() -> Result
 }
 
 #[tokio::test]
-async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
+async fn run_of_300_resources_shows_its_progress() -> Result<()> {
     const RESOURCES: usize = 300;
     let (world, _turn) = shared().await?;
     let team = world.namespace("progress").await?;

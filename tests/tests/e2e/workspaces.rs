@@ -98,7 +98,7 @@ async fn a_workspace_extends_its_pod_as_under_pko() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -> Result<()> {
+async fn update_runs_the_branch_as_of_its_creation() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("own-git").await?;
     let repository = world.private_git.create("own-git").await?;
@@ -143,7 +143,7 @@ async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -
 }
 
 #[tokio::test]
-async fn a_workspace_has_an_artifact_of_its_own_namespace_and_no_other() -> Result<()> {
+async fn workspace_artifact_comes_from_its_own_namespace() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, other) = (world.namespace("own-flux").await?, world.namespace("own-flux-neighbour").await?);
     let repository = world.git.create("own-flux").await?;
@@ -169,7 +169,7 @@ async fn a_workspace_has_an_artifact_of_its_own_namespace_and_no_other() -> Resu
     let text = |field: &str| theirs[field].as_str().map(String::from).context("an artifact");
     let theirs = (text("url")?, text("digest")?);
     let zeros = (artifact.0.clone(), format!("sha256:{}", "0".repeat(64)));
-    let foreign = "not the status.artifact.url of a Flux source of the namespace \"own-flux\"";
+    let foreign = "expected the status.artifact.url of a Flux source in namespace \"own-flux\"";
     for (name, source, condition, reason, words) in [
         ("theirs", flux(&theirs), "Stalled", "SourceUnavailable", foreign),
         ("zeros", flux(&zeros), "Ready", "SourceUnavailable", "does not match its digest"),

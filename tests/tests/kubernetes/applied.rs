@@ -46,7 +46,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test]
-async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() -> Result<()> {
+async fn kubectl_and_helm_apply_it_and_the_forwarder_sees_its_kinds() -> Result<()> {
     let _turn = TURN.lock().await;
     let dirs = Dirs::fresh(project())?;
     let supervisor = Supervisor::default();

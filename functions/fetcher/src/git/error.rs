@@ -54,7 +54,7 @@ pub enum GitError {
     NoReference,
     #[error("{field} is {value:?}: {why}")]
     Reference { field: &'static str, value: String, why: &'static str },
-    #[error("the host {host:?} is {what}, which is never connected to; name another host")]
+    #[error("host {host:?} is {what}, which is not allowed; name another host")]
     Local { host: String, what: &'static str, is_address: bool },
     #[error("{}", self.words(&Fields::STACK))]
     Private { host: String },
@@ -67,18 +67,16 @@ pub enum GitError {
          spec.gitAuth is empty"
     )]
     NoAuth,
-    #[error(
-        "{field} is not a reference to a literal or to a key of a Secret; set its type to Secret, secret.name and secret.key"
-    )]
+    #[error("{field} refers to neither a literal nor a key of a Secret; set its type to Secret, and secret.name and secret.key")]
     Selector { field: &'static str },
-    #[error("Secret {secret:?} is not there ({field}); create it, and the source is fetched at its next interval")]
+    #[error("Secret {secret:?} not found ({field}); create it")]
     NoSecret { secret: String, field: &'static str },
     #[error("creating gitAuth: no key {key:?} found in Secret {secret:?} ({field})")]
     NoKey { secret: String, key: String, field: &'static str },
-    #[error("{source_name} is not text; it has to be UTF-8")]
+    #[error("{source_name} is not UTF-8 text")]
     NotText { source_name: String },
     #[error(
-        "Secret {secret:?} may not be read ({field}): {message}; bind the ClusterRole driftless:git-credentials in this \
+        "reading Secret {secret:?} is forbidden ({field}): {message}; bind the ClusterRole driftless:git-credentials in this \
          namespace (infra/kubernetes/runs)"
     )]
     Forbidden { secret: String, field: &'static str, message: String },
@@ -91,19 +89,19 @@ pub enum GitError {
     #[error("{}", self.words(&Fields::STACK))]
     Anonymous,
     #[error("{}", self.words(&Fields::STACK))]
-    NotFound { source_name: String },
+    NotFound { source_name: Option<String> },
     #[error("{who} answered with status {status}")]
     Status { who: &'static str, status: u16 },
     #[error("{}", self.words(&Fields::STACK))]
     Redirect,
     #[error(
-        "the SSH host {host} has the key {fingerprint}, which is not a known one: if it is the right one, add its known_hosts \
-         line to the key known_hosts of the Secret with the private key, or to the installation's known hosts"
+        "SSH host key of {host} is unknown: {fingerprint}; if it is genuine, add its known_hosts line to the key known_hosts \
+         of the Secret with the private key, or to GitKnownHosts"
     )]
     HostKey { host: String, fingerprint: String },
-    #[error("a known_hosts line of the SSH host {host} is damaged; it has to be as ssh-keyscan prints it")]
+    #[error("known_hosts line of SSH host {host} is invalid; write it as ssh-keyscan prints it")]
     KnownHosts { host: String },
-    #[error("no branch or tag {value:?} in the repository ({field}); the source heals when it is pushed")]
+    #[error("branch or tag {value:?} not found in the repository ({field}); push it, or correct the name")]
     NoRef { field: &'static str, value: String },
     #[error("{}", self.words(&Fields::STACK))]
     NoCommit { commit: String },
@@ -111,19 +109,18 @@ pub enum GitError {
     NotACommit { id: String },
     #[error("{}", self.words(&Fields::STACK))]
     Submodule { path: String },
-    #[error(
-        "{path:?} is kept in Git LFS: the repository has only a pointer to it; commit the file itself (git lfs migrate export)"
-    )]
+    #[error("{path:?} is stored in Git LFS, which is not supported; commit the file itself (git lfs migrate export)")]
     Lfs { path: String },
     #[error("the repository is in SHA-256 format, which is not supported; use a SHA-1 repository")]
     Sha256,
     #[error(
-        "the git server sent more than {limit} bytes for one commit; raise the installation's limit, or use a smaller repository"
+        "git server sent more than {limit} bytes for one commit; repository is not fetched; raise MaxArchiveBytes, or use a \
+         smaller repository"
     )]
     TooLarge { limit: u64 },
     #[error(
-        "the git server sent an object as more than {limit} deltas; repository is not fetched; set pack.depth to 50 on the server, or \
-         repack the repository"
+        "git server sent an object as more than {limit} deltas; repository is not fetched; set pack.depth to 50 on the server, \
+         or repack the repository"
     )]
     Deltas { limit: u32 },
     #[error("{}", self.words(&Fields::STACK))]
@@ -136,14 +133,14 @@ pub enum GitError {
     Unreachable { who: &'static str, why: String },
     #[error("{}", self.words(&Fields::STACK))]
     Protocol { to: &'static str },
-    #[error("the git server sent a pack that is damaged, incomplete or holds an object that is too large")]
+    #[error("git server sent a pack that is damaged or incomplete, or that has an object that is too large")]
     Pack,
     #[error("{0}{remedy}", remedy = limit_remedy(.0))]
     Content(#[from] Refusal),
     /// What a branch or tag names now: a push may fix it.
     #[error(transparent)]
     OfName(Box<GitError>),
-    #[error("the installation's setting {setting} cannot be used: {why}")]
+    #[error("parameter {setting} is invalid: {why}")]
     Setting { setting: &'static str, why: String },
     #[error("the scratch space cannot be used: {0}")]
     Scratch(#[source] std::io::Error),
@@ -157,7 +154,7 @@ impl GitError {
         match self {
             Self::Url(why) => format!("{url}: {why}"),
             Self::UrlWithLogin { what, ssh } => {
-                format!("{url}: it has {what} in it: take that out and use {}", if *ssh { key } else { auth })
+                format!("{url} contains {what}; remove it and use {}", if *ssh { key } else { auth })
             }
             Self::Private { host } => format!(
                 "host {host:?} has a private address that GitPrivateHosts does not list; repository is not fetched; name another host, \
@@ -169,27 +166,28 @@ impl GitError {
             ),
             Self::Scheme(scheme) => format!("{url}: invalid URL scheme: {scheme}; use https, http or ssh"),
             Self::Unfit { scheme, source_name, remedy } => {
-                format!("{url} is {scheme}: {source_name} is no credential for it; {remedy}")
+                format!("{url} is {scheme}: {source_name} is not a credential for it; {remedy}")
             }
-            Self::Anonymous => format!("the git server wants credentials: set {auth}"),
-            Self::NotFound { source_name } => {
-                format!("the git server says that there is no repository at {url}, or that {source_name} may not read it")
+            Self::Anonymous => format!("git server requires credentials; set {auth}"),
+            Self::NotFound { source_name: Some(source_name) } => {
+                format!("repository not found, or {source_name} has no access to it; check both ({url})")
+            }
+            Self::NotFound { source_name: None } => {
+                format!("repository not found, or it is private; set {auth} if it is private ({url})")
             }
             Self::Redirect => format!(
-                "the git server redirects to another host, or too often; that is not followed: write the URL that it comes to into \
-                 {url}"
+                "git server redirects to another host, or too often; redirects are not followed; set {url} to the final URL"
             ),
             Self::NoCommit { commit: id } => {
-                format!("the git server does not have commit {id}, or does not give it out by its id ({commit})")
+                format!("commit {id} not found, or the git server does not serve commits by id ({commit})")
             }
             Self::Submodule { path } => format!(
-                "{path:?} is a submodule, and its content is not in the repository: put the files into the repository, or use {flux} a \
-                 GitRepository that sets recurseSubmodules"
+                "{path:?} is a submodule, which is not fetched; commit its files, or use {flux} a GitRepository that sets \
+                 recurseSubmodules"
             ),
-            Self::Protocol { to } => format!(
-                "the git server's answer to {to} broke off, or is not what git servers say: is {url} right, and may it be read with \
-                 these credentials?"
-            ),
+            Self::Protocol { to } => {
+                format!("git server sent an incomplete or invalid answer to {to}; check {url} and its credentials")
+            }
             Self::Silent => format!(
                 "git server did not answer within {}s; none of its repositories is fetched for {}m; check the server and the port in {url}",
                 ANSWER_TIME.as_secs(),

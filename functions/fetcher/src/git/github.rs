@@ -40,9 +40,9 @@ pub(super) struct App {
 /// Requests a token of the installation, which serves as a password for git.
 pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Result<Login, GitError> {
     if app.installation.is_empty() || !app.installation.bytes().all(|c| c.is_ascii_digit()) {
-        return Err(wrong(app, &format!("is of no installation: {}.installationID is not a number", app.field)));
+        return Err(wrong(app, &format!("is of an App without an installation: {}.installationID is not a number", app.field)));
     }
-    let bad_setting = |why: &str| GitError::Setting { setting: "GitHub API URL", why: why.to_owned() };
+    let bad_setting = |why: &str| GitError::Setting { setting: "GITHUB_API_URL", why: why.to_owned() };
     let base = settings.github_api_url.trim_end_matches('/');
     let url: Url = format!("{base}/app/installations/{}/access_tokens", app.installation)
         .parse()
@@ -62,7 +62,7 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
             return Err(wrong(app, &format!("is not accepted by GitHub as the key of the App in {}.appID", app.field)));
         }
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
-            return Err(wrong(app, &format!("is of an App that has no installation as in {}.installationID", app.field)));
+            return Err(wrong(app, &format!("is of an App that has no installation {}.installationID", app.field)));
         }
         status => return Err(GitError::Status { who: WHO, status: status.as_u16() }),
     }
@@ -73,8 +73,8 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
             return Err(GitError::Unreachable { who: WHO, why: "its answer is too long".into() });
         }
     }
-    let Token { token } = serde_json::from_slice(&answer)
-        .map_err(|_| GitError::Unreachable { who: WHO, why: "its answer is not that of the GitHub API".into() })?;
+    let Token { token } =
+        serde_json::from_slice(&answer).map_err(|_| GitError::Unreachable { who: WHO, why: "its answer is invalid".into() })?;
     Ok(Login { user: "x-access-token".into(), password: token, source_name: app.source_name.clone() })
 }
 

@@ -100,9 +100,7 @@ impl Web {
             (StatusCode::OK, _) => return Ok(response),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(source_name)) => GitError::Denied { source_name },
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => GitError::Anonymous,
-            (StatusCode::NOT_FOUND, source_name) => {
-                GitError::NotFound { source_name: source_name.unwrap_or_else(|| "nobody without credentials".into()) }
-            }
+            (StatusCode::NOT_FOUND, source_name) => GitError::NotFound { source_name },
             (status, _) => GitError::Status { who: "the git server", status: status.as_u16() },
         };
         Err(self.bounds.stop(refused))

@@ -31,14 +31,14 @@ pub(super) fn open(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, S
 
 fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     let passphrase_error = match passphrase {
-        Some(_) => "the passphrase beside it is not its own",
+        Some(_) => "its passphrase is wrong",
         None => "it needs its passphrase (password)",
     };
     // The library cannot read a P-256 key whose private number has fewer than 32 bytes: one of 256.
     let unreadable = || {
         format!(
-            "cannot be opened: it is no private key in PEM form, or {passphrase_error}; if it is an ECDSA key that ssh opens, use an \
-             Ed25519 key"
+            "cannot be opened: it is not a private key in PEM form, or {passphrase_error}; if it is an ECDSA key that ssh \
+             opens, use an Ed25519 key"
         )
     };
     let lines = text.lines().map(str::trim);
@@ -59,7 +59,9 @@ fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
         return Err(unreadable());
     }
     if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
-        return Err("is an encrypted PKCS#8 key, which is not opened; write it in the form of OpenSSH with ssh-keygen -p".into());
+        return Err(
+            "is an encrypted PKCS#8 key, which is not supported; convert it to the OpenSSH format with ssh-keygen -p".into()
+        );
     }
     // Of the other forms only that of old RSA keys has a passphrase, with a key derived by one MD5. The library uses the last
     // block's form.
@@ -96,7 +98,7 @@ mod tests {
             let given = Some(passphrase).filter(|passphrase| !passphrase.is_empty());
             assert!(open(&key, given).is_ok(), "{more:?} {given:?}: {:?}", open(&key, given));
             assert!(given.is_none() || open(&key, None).unwrap_err().contains("needs its passphrase"));
-            assert!(given.is_none() || open(&key, Some("other")).unwrap_err().contains("is not its own"));
+            assert!(given.is_none() || open(&key, Some("other")).unwrap_err().contains("passphrase is wrong"));
             let indented = key.replace('\n', "\r\n");
             assert!(open(&indented, given).is_ok(), "{more:?} with the lines of Windows");
         }

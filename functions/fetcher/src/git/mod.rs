@@ -128,8 +128,8 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let Some(source) = git.filter(|source| !is_resting(&source.fingerprint)) else { return Ok(None) };
     let wanted = Wanted::parse(&source.branch, &source.commit);
     let named = Named::Stack(&stack);
-    let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, needed, now };
-    look.look(wanted).await
+    let poll = Poll { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, needed, now };
+    poll.run(wanted).await
 }
 
 /// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject` the fingerprint
@@ -143,12 +143,12 @@ pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Art
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
     let needed = [dir.to_owned()].into();
-    let look = Look { ports, settings, key, url, subject, named: Named::Workspace(auth), needed, now };
-    look.look(Wanted::of_reference("spec.git.ref", reference)).await
+    let poll = Poll { ports, settings, key, url, subject, named: Named::Workspace(auth), needed, now };
+    poll.run(Wanted::of_reference("spec.git.ref", reference)).await
 }
 
-/// One fetch from a repository.
-struct Look<'a, C, O, Q, A> {
+/// One poll of a repository, with a fetch if its commit is new.
+struct Poll<'a, C, O, Q, A> {
     ports: &'a Ports<'a, C, O, Q, A>,
     settings: &'a crate::Settings,
     /// The object that the tree is stored under.
@@ -162,8 +162,8 @@ struct Look<'a, C, O, Q, A> {
     now: Timestamp,
 }
 
-impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
-    async fn look(&self, wanted: Result<Wanted, GitError>) -> Result<Option<Answer>, Error> {
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
+    async fn run(&self, wanted: Result<Wanted, GitError>) -> Result<Option<Answer>, Error> {
         let result = match self.artifact(wanted).await {
             Ok(artifact) => Ok(Some(artifact)),
             Err(Stop::Git(error)) => Err(Refusal::Git { error, fields: self.named.fields() }),
@@ -248,7 +248,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         // After the time limit the thread ends with its next step. A thread that continued would use the processor and memory of
         // later requests.
         if talked.is_err() && tokio::time::timeout(LAST_STEP, talk).await.is_err() {
-            tracing::error!(source = %self.key, "the thread of a fetch goes on after its time");
+            tracing::error!(source = %self.key, "fetch thread still runs after its time limit");
         }
         talked?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
@@ -301,7 +301,7 @@ async fn transport(
                 && url.scheme() == "http"
                 && !settings.allow_local
             {
-                let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https".into());
+                let (source_name, remedy) = (source_name.clone(), "it would be sent in clear text; use https".into());
                 return Err(GitError::Unfit { scheme, source_name, remedy });
             }
             let addresses = addresses(server, settings, bounds, now).await?;
@@ -313,7 +313,7 @@ async fn transport(
         Place::Ssh { user, host, port, path } => {
             let Credentials::Key(mut key) = credentials else {
                 let source_name = match credentials.source_name() {
-                    "" => format!("nothing in {}", fields.auth),
+                    "" => fields.auth.to_owned(),
                     name => name.to_owned(),
                 };
                 let remedy = format!("set {}, or write an https URL", fields.key);

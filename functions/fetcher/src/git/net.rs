@@ -73,7 +73,7 @@ pub(super) async fn addresses(host: &str, port: u16, allow_local: bool) -> Resul
 /// A client that connects to these addresses whatever the name, uses no proxy and follows no redirect. It trusts the usual CAs
 /// and the given ones.
 pub(super) fn client(addresses: Vec<SocketAddr>, certificates: &str) -> Result<reqwest::Client, GitError> {
-    let wrong = |error: &dyn std::fmt::Display| GitError::Setting { setting: "CA certificates for git", why: error.to_string() };
+    let wrong = |error: &dyn std::fmt::Display| GitError::Setting { setting: "GitCaCertificates", why: error.to_string() };
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     for certificate in CertificateDer::pem_slice_iter(certificates.as_bytes()) {
         roots.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_refused_for_good_and_a_name_for_as_long_as_it_leads_there() {
+    async fn refused_address_is_terminal_and_refused_name_is_not() {
         for (host, terminal) in [("169.254.169.254", true), ("[::1]", true), ("localhost", false), ("0x7f.1", false)] {
             let error = addresses(host, 443, false).await.unwrap_err();
             assert!(matches!(error, GitError::Local { .. }), "{host}: {error}");

@@ -21,7 +21,7 @@ impl Place {
             return Err(GitError::Url("missing \"projectRepo\""));
         }
         if text.contains(char::is_control) {
-            return Err(GitError::Url("it has a control character in it"));
+            return Err(GitError::Url("it contains a control character"));
         }
         let place = match (text.split_once("://"), text.split_once(':')) {
             (Some(("file", path)), _) => Self::Local(path.to_owned()),
@@ -30,9 +30,7 @@ impl Place {
             (None, _) => Self::Local(text.to_owned()),
         };
         match &place {
-            Self::Local(_) if !allow_local => {
-                Err(GitError::Url("it is a path on this machine, where no repository is; use https, http or ssh"))
-            }
+            Self::Local(_) if !allow_local => Err(GitError::Url("it is a local path; use https, http or ssh")),
             // git-upload-pack would read it as an option.
             Self::Local(path) | Self::Ssh { path, .. } if path.is_empty() || path.starts_with('-') => {
                 Err(GitError::Url("its path is empty or begins with a dash"))
@@ -59,7 +57,7 @@ impl Place {
         }
         match url.scheme() {
             "http" | "https" if url.query().is_some() || url.fragment().is_some() => {
-                Err(GitError::Url("it has a query or a fragment in it; take that out"))
+                Err(GitError::Url("it has a query or a fragment; remove it"))
             }
             "http" | "https" => Ok(Self::Http(url.clone())),
             "ssh" => {
@@ -120,7 +118,7 @@ impl Wanted {
     fn of_name(field: &'static str, name: &str) -> Result<Self, GitError> {
         let wrong = |why| GitError::Reference { field, value: name.chars().take(200).collect(), why };
         if name.contains(|c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c)) {
-            return Err(wrong("no branch or tag can have that name"));
+            return Err(wrong("not a valid name of a branch or a tag"));
         }
         Ok(Self::Name { field, name: name.to_owned() })
     }
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_repository_is_refused_for_good_without_repeating_a_credential() {
+    fn invalid_repository_url_is_terminal_and_hides_credentials() {
         for (text, words) in [
             ("", "missing \"projectRepo\""),
             ("hhtp://example.com/a", "invalid URL scheme: hhtp"),
@@ -171,9 +169,9 @@ mod tests {
             ("ssh://me:canary@example.com/a", "password"),
             ("https://example.com/a?token=canary", "query"),
             ("https://", "not a URL"),
-            ("file:///srv/a.git", "path on this machine"),
-            ("/srv/a.git", "path on this machine"),
-            ("../a.git", "path on this machine"),
+            ("file:///srv/a.git", "local path"),
+            ("/srv/a.git", "local path"),
+            ("../a.git", "local path"),
             ("git@example.com:-oProxyCommand=x", "dash"),
             ("git@example.com:a\nb", "control character"),
         ] {
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_commit_needs_no_look_at_the_refs() {
+    fn full_commit_needs_no_ls_refs() {
         let id = "0123456789abcdef0123456789abcdef01234567";
         assert_eq!(Wanted::parse("", id).unwrap(), Wanted::Commit(gix_hash::ObjectId::from_hex(id.as_bytes()).unwrap()));
         assert_eq!(Wanted::parse("", "v1").unwrap(), Wanted::Name { field: "spec.commit", name: "v1".into() });

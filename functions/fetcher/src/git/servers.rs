@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_that_uses_much_of_a_server_leaves_it_to_those_that_use_little() {
+    fn heavy_user_of_a_git_server_yields_to_light_ones() {
         let servers = Servers::default();
         let (mut now, mut spent, mut poll) = (0, 0, 0);
         while now < 3600 {

@@ -67,7 +67,7 @@ impl Session {
         found.ok_or_else(|| {
             let value = name.to_owned();
             if is_short_id(name) {
-                let why = "no branch or tag has that name; a commit has to be named by all 40 digits of its id";
+                let why = "no branch or tag has that name; name a commit by all 40 digits of its id";
                 return GitError::Reference { field, value, why };
             }
             GitError::NoRef { field, value }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn symbolic_ref_that_is_announced_and_not_listed_is_passed_over() {
+    async fn announced_but_unlisted_symbolic_ref_is_ignored() {
         let capabilities = "shallow symref=HEAD:refs/heads/main object-format=sha1";
         resolved(capabilities, &["HEAD", "refs/heads/main"]).unwrap();
         resolved(capabilities, &["refs/heads/main"]).unwrap();

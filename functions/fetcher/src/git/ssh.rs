@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_word_for_a_shell() {
+    fn path_is_quoted_for_the_shell() {
         assert_eq!(quoted("/a b/c.git"), "'/a b/c.git'");
         assert_eq!(quoted("a'; rm -rf ~; '!"), r"'a'\''; rm -rf ~; '\'''\!''");
     }

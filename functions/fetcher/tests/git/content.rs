@@ -60,7 +60,7 @@ async fn a_branch_a_tag_a_full_ref_and_a_commit_are_understood() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named_and_looked_for_again() {
+async fn missing_ref_is_named_and_retried() {
     let site = Site::new();
     let first = run(&site.work(), &["rev-parse", "HEAD"]);
     run(&site.work(), &["tag", "--annotate", "--message", "x", "annotated"]);
@@ -68,11 +68,11 @@ async fn what_is_not_there_is_named_and_looked_for_again() {
     let tag = run(&site.work(), &["rev-parse", "annotated"]);
     let (_, url) = site.web(&[]).await;
     for (field, value, words, terminal) in [
-        ("branch", "gone", "no branch or tag \"gone\" in the repository (spec.branch)", false),
+        ("branch", "gone", "branch or tag \"gone\" not found in the repository (spec.branch)", false),
         // A prefix of a ref does not match the ref.
-        ("branch", "mai", "no branch or tag \"mai\"", false),
+        ("branch", "mai", "branch or tag \"mai\" not found", false),
         ("commit", &first[..12], "all 40 digits", true),
-        ("commit", "0123456789abcdef0123456789abcdef01234567", "does not have commit 0123456789abcdef", false),
+        ("commit", "0123456789abcdef0123456789abcdef01234567", "commit 0123456789abcdef", false),
         ("commit", &tag, "is not a commit", false),
         ("branch", "a b", "spec.branch is \"a b\"", true),
     ] {
@@ -130,7 +130,7 @@ async fn a_submodule_and_a_pointer_of_lfs_are_refused_by_name() {
     site.write("assets/big", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n");
     let commit = site.commit("lfs");
     let (message, terminal) = site.refused(spec.clone()).await;
-    assert!(message.starts_with("\"assets/big\" is kept in Git LFS"), "{message}");
+    assert!(message.starts_with("\"assets/big\" is stored in Git LFS"), "{message}");
     assert!(!terminal, "a push mends it");
     assert!(site.refused(json!({ "projectRepo": url, "commit": commit })).await.1, "a commit stays what it is");
     std::fs::remove_dir_all(site.work().join("assets")).unwrap();
@@ -142,7 +142,7 @@ async fn a_submodule_and_a_pointer_of_lfs_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_has() {
+async fn submodule_and_lfs_pointer_outside_the_project_are_kept() {
     let site = Site::new();
     let (_, url) = site.web(&[]).await;
     site.write("app/Pulumi.yaml", "name: app\nruntime: yaml\n");
@@ -155,7 +155,7 @@ async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_ha
     assert_eq!(manifest.files["assets/big"].size, pointer.len() as u64);
     assert!(manifest.digest_of("modules").is_none() && manifest.digest_of("app").is_some());
     for (dir, words) in [
-        ("assets", "\"assets/big\" is kept in Git LFS"),
+        ("assets", "\"assets/big\" is stored in Git LFS"),
         ("modules", "\"modules/shop\" is a submodule"),
         ("modules/shop/prod", "\"modules/shop\" is a submodule"),
     ] {
@@ -165,13 +165,13 @@ async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_ha
 }
 
 #[tokio::test]
-async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
+async fn escaping_or_too_large_content_is_refused() {
     let mut site = Site::new();
     let (_, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });
     std::os::unix::fs::symlink("../../etc/passwd", site.work().join("link")).unwrap();
     site.commit("link");
-    assert_eq!(site.refused(spec.clone()).await.0, "the link \"link\" leads out of the tree");
+    assert_eq!(site.refused(spec.clone()).await.0, "the link \"link\" leads outside of the tree");
     std::fs::remove_file(site.work().join("link")).unwrap();
     // Incompressible for zlib.
     let noise: Vec<u8> = (0..40_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).rotate_left(7).to_le_bytes()).collect();
@@ -185,12 +185,12 @@ async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
     site.settings.git.max_pack_bytes = 50_000;
     assert_eq!(
         site.refused(spec).await.0,
-        "the git server sent more than 50000 bytes for one commit; raise the installation's limit, or use a smaller repository"
+        "git server sent more than 50000 bytes for one commit; repository is not fetched; raise MaxArchiveBytes, or use a smaller repository"
     );
 }
 
 #[tokio::test]
-async fn a_tree_that_is_in_itself_many_times_is_not_walked_to_the_end() {
+async fn tree_that_repeats_itself_is_not_walked_to_the_end() {
     use std::io::Write as _;
     let mut site = Site::new();
     site.settings.limits.entries = 1000;
@@ -237,7 +237,7 @@ async fn repositories_without_a_commit_or_with_other_ids_are_refused() {
     run(site.root(), &["init", "--quiet", "--bare", "empty.git"]);
     run(site.root(), &["init", "--quiet", "--bare", "--object-format", "sha256", "sha256.git"]);
     let (_, url) = site.web(&[]).await;
-    for (name, words) in [("empty", "no branch or tag \"main\""), ("sha256", "SHA-256 format")] {
+    for (name, words) in [("empty", "branch or tag \"main\" not found"), ("sha256", "SHA-256 format")] {
         let url = url.replace("shop", name);
         let (message, _) = site.refused(json!({ "projectRepo": url, "branch": "main" })).await;
         assert!(message.contains(words), "{message}");

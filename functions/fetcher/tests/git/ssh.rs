@@ -74,7 +74,7 @@ async fn ssh_keys_of_the_usual_kinds_open_a_repository() {
 }
 
 #[tokio::test]
-async fn a_key_that_does_not_fit_is_named() {
+async fn wrong_ssh_key_is_named() {
     let site = Site::new();
     let ssh = Ssh::serve(&site, &[("locked", "ed25519", "canary-passphrase", &[])]).await;
     ssh_keygen(&site.root().join("stranger"), "ed25519", "", &[]);
@@ -83,12 +83,9 @@ async fn a_key_that_does_not_fit_is_named() {
     site.secret("ssh", &[("key", &locked), ("bad", "canary"), ("known_hosts", &known_hosts)]);
     site.secret("stranger", &[("key", &file(&site, "stranger")), ("known_hosts", &known_hosts)]);
     for (auth, words) in [
-        (
-            json!({ "sshPrivateKey": secret("ssh", "key"), "password": secret("ssh", "bad") }),
-            "the passphrase beside it is not its own",
-        ),
+        (json!({ "sshPrivateKey": secret("ssh", "key"), "password": secret("ssh", "bad") }), "its passphrase is wrong"),
         (json!({ "sshPrivateKey": secret("ssh", "key") }), "needs its passphrase"),
-        (json!({ "sshPrivateKey": secret("ssh", "bad") }), "no private key in PEM form"),
+        (json!({ "sshPrivateKey": secret("ssh", "bad") }), "not a private key in PEM form"),
         (
             json!({ "sshPrivateKey": secret("stranger", "key") }),
             "refused the credentials of Secret \"stranger\" key \"key\" (spec.gitAuth.sshAuth.sshPrivateKey)",
@@ -105,7 +102,7 @@ async fn a_key_that_does_not_fit_is_named() {
 }
 
 #[tokio::test]
-async fn a_host_key_has_to_be_a_known_one() {
+async fn ssh_host_key_must_be_known() {
     let mut site = Site::new();
     let ssh = Ssh::serve(&site, &[("key", "ed25519", "", &[])]).await;
     let auth = json!({ "sshPrivateKey": secret("ssh", "key") });
@@ -119,7 +116,7 @@ async fn a_host_key_has_to_be_a_known_one() {
     let wrong = format!("[127.0.0.1]:{} {}", ssh.address.port(), file(&site, "wrong.pub"));
     let other = ssh.known_hosts[0].replace("127.0.0.1", "example.com");
     site.secret("ssh", &[("key", &key), ("known_hosts", &format!("{wrong}{other}"))]);
-    assert!(site.refused(ssh.spec(&site, &auth)).await.0.contains("not a known one"));
+    assert!(site.refused(ssh.spec(&site, &auth)).await.0.contains("is unknown: "));
     // Every kind of known key is accepted, and those of the installation too, also hashed.
     site.settings.git.known_hosts = ssh.known_hosts[1].clone();
     site.secret("ssh", &[("key", &key)]);

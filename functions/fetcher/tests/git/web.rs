@@ -28,7 +28,7 @@ async fn tokens_and_passwords_open_a_repository_and_wrong_ones_are_named() {
             "the git server refused the credentials of Secret \"git\" key \"bad\" (spec.gitAuth.accessToken)",
         ),
         (basic("bad"), "Secret \"git\" key \"bad\" (spec.gitAuth.basicAuth.password)"),
-        (json!({ "accessToken": secret("none", "x") }), "Secret \"none\" is not there (spec.gitAuth.accessToken)"),
+        (json!({ "accessToken": secret("none", "x") }), "Secret \"none\" not found (spec.gitAuth.accessToken)"),
         (json!({ "accessToken": secret("git", "x") }), "no key \"x\" found in Secret \"git\" (spec.gitAuth.accessToken)"),
         (
             json!({ "accessToken": { "type": "Literal", "literal": { "value": "canary-literal" } } }),
@@ -36,7 +36,7 @@ async fn tokens_and_passwords_open_a_repository_and_wrong_ones_are_named() {
         ),
         (
             json!({ "sshAuth": { "sshPrivateKey": secret("git", "token") } }),
-            "is an http URL: Secret \"git\" key \"token\" (spec.gitAuth.sshAuth.sshPrivateKey) is no credential for it",
+            "is an http URL: Secret \"git\" key \"token\" (spec.gitAuth.sshAuth.sshPrivateKey) is not a credential for it",
         ),
     ] {
         let (message, terminal) = site.refused(spec(auth)).await;
@@ -44,7 +44,7 @@ async fn tokens_and_passwords_open_a_repository_and_wrong_ones_are_named() {
         assert!(!terminal, "{message}");
     }
     let (message, _) = site.refused(json!({ "projectRepo": url, "branch": "main" })).await;
-    assert_eq!(message, "the git server wants credentials: set spec.gitAuth");
+    assert_eq!(message, "git server requires credentials; set spec.gitAuth");
     let (message, terminal) = site.refused(spec(json!({}))).await;
     assert!(message.starts_with("gitAuth config must specify exactly one of 'personalAccessToken'"), "{message}");
     assert!(terminal);
@@ -64,12 +64,12 @@ async fn the_deprecated_secret_has_the_forms_of_pko() {
     assert_eq!(message, "creating gitAuth: no key \"password\" found in Secret \"half\" (spec.gitAuthSecret)");
     site.secret("other", &[("x", "y")]);
     let (message, _) = site.refused(spec("other")).await;
-    assert_eq!(message, "the git server wants credentials: set spec.gitAuth");
+    assert_eq!(message, "git server requires credentials; set spec.gitAuth");
     site.secret("bad", &[("accessToken", "canary-bad")]);
     let (message, _) = site.refused(spec("bad")).await;
     assert_eq!(message, "the git server refused the credentials of Secret \"bad\" key \"accessToken\" (spec.gitAuthSecret)");
     let (message, _) = site.refused(spec("none")).await;
-    assert!(message.starts_with("Secret \"none\" is not there (spec.gitAuthSecret)"), "{message}");
+    assert!(message.starts_with("Secret \"none\" not found (spec.gitAuthSecret)"), "{message}");
 }
 
 #[tokio::test]
@@ -102,8 +102,8 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
             json!({ "auth": { "token": of("git", "bad") } }),
             "refused the credentials of Secret \"git\" key \"bad\" (spec.git.auth.token)",
         ),
-        (&url, json!({ "auth": { "token": of("none", "x") } }), "Secret \"none\" is not there (spec.git.auth.token)"),
-        (&url, json!({}), "the git server wants credentials: set spec.git.auth"),
+        (&url, json!({ "auth": { "token": of("none", "x") } }), "Secret \"none\" not found (spec.git.auth.token)"),
+        (&url, json!({}), "git server requires credentials; set spec.git.auth"),
         (
             &url,
             json!({ "auth": { "sshPrivateKey": of("ssh", "key") } }),
@@ -112,14 +112,14 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
         (
             &ssh_url,
             json!({}),
-            "spec.git.url is an ssh URL: nothing in spec.git.auth is no credential for it; set spec.git.auth.sshPrivateKey",
+            "spec.git.url is an ssh URL: spec.git.auth is not a credential for it; set spec.git.auth.sshPrivateKey",
         ),
         (&url, json!({ "ref": "a b" }), "spec.git.ref is \"a b\""),
         (&"https://me:canary@example.com/a".into(), json!({}), "spec.git.url: it has a user or a password in it"),
         (
             &url,
             json!({ "ref": "gone", "auth": { "token": of("git", "token") } }),
-            "no branch or tag \"gone\" in the repository (spec.git.ref)",
+            "branch or tag \"gone\" not found in the repository (spec.git.ref)",
         ),
     ] {
         let git = driftless_api::merge(json!({ "url": url, "ref": "main" }), &git);
@@ -177,7 +177,7 @@ async fn a_github_app_gets_a_token_of_its_installation() {
     let verified = openssl.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&verified.stdout).trim(), "Verified OK");
     for (installation, key, words) in [
-        ("unknown", "key", "has no installation as in spec.gitAuth.githubApp.installationID"),
+        ("unknown", "key", "has no installation spec.gitAuth.githubApp.installationID"),
         ("strange", "key", "is not accepted by GitHub"),
         ("path", "key", "installationID is not a number"),
         ("one", "bad", "is not an RSA private key"),
@@ -204,7 +204,7 @@ async fn https_is_verified_against_the_given_authorities() {
 }
 
 #[tokio::test]
-async fn without_the_setting_nothing_local_is_reached_and_no_credential_goes_in_clear() {
+async fn local_hosts_and_clear_text_credentials_are_refused() {
     let mut site = Site::new();
     let (web, url) = site.web(&[]).await;
     site.fetched(json!({ "projectRepo": format!("file://{}/shop.git", site.root().display()), "branch": "main" })).await;
@@ -218,7 +218,7 @@ async fn without_the_setting_nothing_local_is_reached_and_no_credential_goes_in_
         ("https://169.254.169.254/latest".into(), "\"169.254.169.254\" is a link-local address", true),
         ("https://[fd00:ec2::254]/latest".into(), "metadata", true),
         ("ssh://git@127.0.0.1/shop.git".into(), "spec.gitAuth.sshAuth", false),
-        (format!("file://{}/shop.git", site.root().display()), "a path on this machine", true),
+        (format!("file://{}/shop.git", site.root().display()), "a local path", true),
     ] {
         let (message, is_terminal) = site.refused(json!({ "projectRepo": repo, "branch": "main" })).await;
         assert!(message.contains(words), "{repo}: {message}");
@@ -258,7 +258,7 @@ async fn a_redirect_is_followed_on_the_same_host_only() {
 }
 
 #[tokio::test]
-async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
+async fn silent_server_is_asked_once_in_two_minutes_for_all_repositories() {
     let site = Site::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -287,7 +287,7 @@ async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
 }
 
 #[tokio::test]
-async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() {
+async fn slow_fetch_limits_only_slow_fetches_of_its_server() {
     let site = Site::new();
     run(site.root(), &["clone", "--quiet", "--bare", "shop.git", "large.git"]);
     let slow = Some(("/large.git".to_owned(), Duration::from_secs(11)));
@@ -314,7 +314,7 @@ async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() 
 }
 
 #[tokio::test]
-async fn server_that_had_its_share_of_an_instance_is_asked_later() {
+async fn git_server_beyond_its_share_is_fetched_later() {
     let site = Site::new();
     run(site.root(), &["clone", "--quiet", "--bare", "shop.git", "large.git"]);
     let slow = Some(("/large.git".to_owned(), Duration::from_secs(9)));

@@ -46,8 +46,8 @@ fn verdict(status: StatusCode) -> Result<(), Failed> {
     match status {
         StatusCode::TOO_MANY_REQUESTS => Ok(()),
         _ if status.is_success() => Ok(()),
-        _ if status.is_server_error() => Err(Failed::Passing(format!("it answered {status}"))),
-        _ => Err(Failed::Refused(format!("it answered {status}"))),
+        _ if status.is_server_error() => Err(Failed::Passing(format!("notification-controller answered {status}"))),
+        _ => Err(Failed::Refused(format!("notification-controller answered {status}"))),
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use crate::alerts::event::{Event, flux};
 
     #[test]
-    fn what_flux_has_is_done_and_only_its_own_failure_passes() {
+    fn duplicate_event_succeeds_and_only_server_errors_are_retried() {
         for status in [200, 202, 204, 429] {
             assert!(verdict(StatusCode::from_u16(status).unwrap()).is_ok(), "{status}");
         }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_cannot_be_posted_to_is_refused_with_one_that_can() {
+    fn invalid_events_url_is_refused_with_an_example() {
         for url in ["", "notification-controller", "ftp://flux/"] {
             let error = Flux::new(url).err().unwrap().to_string();
             assert!(error.starts_with(&format!("{url:?}: ")) && error.contains("http://notification-controller."), "{error}");

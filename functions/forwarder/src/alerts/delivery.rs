@@ -41,7 +41,7 @@ impl Delivery {
     /// Queues an Event for Flux.
     pub(crate) fn put(&self, event: FluxEvent) {
         if let Some(dropped) = self.waiting.borrow_mut().push(event) {
-            self.lost(&dropped, "too many wait");
+            self.lost(&dropped, "the queue is full");
         }
         self.filled.notify_one();
     }
@@ -64,7 +64,8 @@ impl Delivery {
     fn lost(&self, event: &FluxEvent, why: &str) {
         self.dropped.set(self.dropped.get() + 1);
         let (InvolvedObject { namespace, name, .. }, dropped) = (&event.involved_object, self.dropped.get());
-        tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Flux was not told of an Event");
+        tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Event not delivered to \
+             notification-controller");
     }
 }
 
@@ -111,14 +112,14 @@ impl Waiting {
 
 /// Retries until the deadline. Returns why the Event was not accepted.
 async fn until(deadline: Instant, event: &FluxEvent, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Result<(), String> {
-    let (mut pause, mut last) = (PAUSE, "it waited for too long".to_owned());
+    let (mut pause, mut last) = (PAUSE, "it waited too long".to_owned());
     while Instant::now() < deadline {
         match post(event).await {
             Ok(()) => return Ok(()),
             Err(Failed::Refused(why)) => return Err(why),
             Err(Failed::Passing(why)) => last = why,
         }
-        tracing::info!(why = last, "Flux is to be told of an Event again");
+        tracing::info!(why = last, "retrying the delivery of an Event to notification-controller");
         sleep(pause).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_for_a_cause_that_passes_is_posted_again_with_growing_pauses_and_the_next_waits() {
+    async fn transient_error_is_retried_with_back_off_in_order() {
         let delivery = Delivery::default();
         delivery.put(event(1));
         delivery.put(event(2));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_refused_is_dropped_at_once() {
+    async fn refused_event_is_dropped_immediately() {
         let delivery = Delivery::default();
         delivery.put(event(1));
         delivery.put(event(2));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_too_many_wait_the_oldest_are_dropped() {
+    async fn full_queue_drops_the_oldest_event() {
         let delivery = Delivery::default();
         (0..MOST + 3).for_each(|number| delivery.put(event(number)));
         let posts = drain(&delivery, 60, |_, _| Ok(())).await;

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_in_full() {
+    fn failure_event_has_the_whole_note() {
         let revision = format!("main@sha1:{COMMIT}");
         let failed =
             event("Warning", "StackUpdateFailure", "Failed to update stack: up failed", &json!({ EVENT_REVISION: revision }));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_say_the_same_are_told_apart() {
+    fn equal_events_have_different_keys() {
         let mut other = event("Warning", "StackUpdateFailure", "n", &Value::Null);
         other.metadata.uid = Some("another".into());
         let token = |event: &Event| flux(event).metadata["source.toolkit.fluxcd.io/token"].clone();

@@ -23,7 +23,7 @@ use crate::watch;
 const PAGE: u32 = 3;
 
 /// Sends Events until it is dropped.
-pub(crate) async fn tell(client: Client, flux: &Flux, lists: &Mutex<()>) -> Infallible {
+pub(crate) async fn deliver(client: Client, flux: &Flux, lists: &Mutex<()>) -> Infallible {
     let (mut seen, delivery) = (Seen::default(), Delivery::default());
     let ours =
         watcher::Config::default().page_size(PAGE).fields(&format!("reportingController={EVENT_REPORTER},regarding.kind=Stack"));

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_the_start_is_not_new_and_what_comes_is_new_once() {
+    fn events_before_the_start_are_old_and_later_ones_new_once() {
         let mut seen = Seen::default();
         // A first list that fails halfway starts again.
         let first = [Init, InitApply(event("a")), Init, InitApply(event("a")), InitApply(event("b")), InitDone];
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_while_the_watch_was_down_is_new_in_the_next_list() {
+    fn event_missed_by_the_watch_is_new_in_the_next_list() {
         let mut seen = Seen::default();
         new(&mut seen, [Init, InitApply(event("a")), InitDone, Apply(event("b"))]);
         let broken = [Init, InitApply(event("b")), InitApply(event("c"))];
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn deleted_event_is_forgotten() {
         let mut seen = Seen::default();
         new(&mut seen, [Init, InitApply(event("a")), InitApply(event("b")), InitDone, Delete(event("a"))]);
         assert_eq!(seen.uids, Some(["b".to_owned()].into()));

@@ -57,7 +57,7 @@ fn outcome(world: &World) -> String {
 }
 
 #[test]
-fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
+fn update_of_a_suspended_stack_releases_claim_and_slot() {
     for (held, came_to) in [(true, "given up"), (false, "StackSuspended")] {
         let world = refused(held);
         suspend(&world);
@@ -66,7 +66,7 @@ fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
 }
 
 #[test]
-fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
+fn update_without_its_inputs_releases_claim_and_slot() {
     // An Update that waits for its claim does not read its inputs.
     for (held, came_to) in [(true, "given up"), (false, "StackClaimed")] {
         let world = refused(held);
@@ -90,7 +90,7 @@ fn update_whose_backend_is_another_than_recorded_starts_no_task() {
 }
 
 #[test]
-fn a_place_among_the_runs_is_given_back_as_well() {
+fn abandoned_run_releases_its_slot() {
     let world = quiet();
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
     of_stack(&world, "n", "up", &json!({}));
@@ -106,7 +106,7 @@ fn a_place_among_the_runs_is_given_back_as_well() {
 }
 
 #[test]
-fn the_sealed_copy_goes_with_the_first_run_that_wants_none() {
+fn run_without_seal_deletes_the_sealed_inputs() {
     for (operation, more, left) in [
         ("up", json!({ "seal": true }), "new"),
         ("up", json!({}), "none"),
@@ -128,7 +128,7 @@ fn the_sealed_copy_goes_with_the_first_run_that_wants_none() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
+fn unreachable_cluster_is_requeued() {
     let passes = KubernetesError::Transient { call: "connect".into(), message: "throttled".into() };
     let stays = KubernetesError::Permanent { call: "connect".into(), message: "no such cluster".into() };
     for (error, again) in [(passes, true), (stays, false)] {

@@ -6,7 +6,7 @@ use driftless_contract::{FetchFailure, FetchOutcome, FetchedArtifact, Operation,
 use super::*;
 
 #[test]
-fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept() {
+fn update_by_hand_runs_its_workspace_as_of_the_start() {
     let world = quiet();
     workspace(&world, &driftless_api::merge(project(), &json!({ "pulumiLogLevel": 3 })));
     by_hand(&world, "u", &json!({ "type": "refresh", "message": "m" }));
@@ -41,7 +41,7 @@ fn destroy_by_hand_creates_no_stack() {
 }
 
 #[test]
-fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
+fn incomplete_update_by_hand_waits_with_a_message() {
     let no_url = json!({ "git": { "ref": "main" } });
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
@@ -58,7 +58,7 @@ fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
         (Some(git), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
         (Some(local), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
         (Some(json!({})), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
-        (Some(tree), "TreeNotFound", "it was asked for again"),
+        (Some(tree), "TreeNotFound", "a new fetch was requested"),
         (Some(tree_of("Kind", &long)), "SpecInvalid", "spec.driftless.tree.digest is \"aaaa"),
         (Some(tree_of("Kind", "../x")), "SpecInvalid", "spec.driftless.tree.digest is \"../x\""),
         (Some(tree_of(&long, "sha256:1")), "SpecInvalid", "spec.driftless.tree.source.kind is \"aaaa"),
@@ -90,14 +90,14 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
     for (spec, more, words) in [
         (own(project(), tree("../x", "Kind")), json!({}), "spec.driftless.tree.digest is \"../x\""),
         (own(project(), tree("sha256:1", "../x")), json!({}), "spec.driftless.tree.source.kind is \"../x\""),
-        (own(project(), json!({})), json!({}), "spec.driftless.tree names no source or no digest"),
+        (own(project(), json!({})), json!({}), "spec.driftless.tree requires source and digest"),
         (
             own(Value::Null, tree("sha256:1", "Kind")),
             json!({}),
             "spec.driftless.workspace is missing; write the spec of a Workspace",
         ),
-        (own(json!({}), Value::Null), json!({}), "there is nothing to run"),
-        (own(nameless, Value::Null), json!({}), "there is nothing to run"),
+        (own(json!({}), Value::Null), json!({}), "Workspace has neither a stored source nor projectInfo"),
+        (own(nameless, Value::Null), json!({}), "Workspace has neither a stored source nor projectInfo"),
         (own(json!({ "env": 1 }), tree("sha256:1", "Kind")), json!({}), "spec.driftless.workspace: invalid type"),
         (
             own(driftless_api::merge(project(), &json!({ "local": {} })), Value::Null),
@@ -107,7 +107,7 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         (
             json!({ "type": "apply" }),
             json!({}),
-            "spec.type is \"apply\"; use up, preview, refresh or destroy; this Update is not run",
+            "spec.type is \"apply\"; use up, preview, refresh or destroy; this Update does not run",
         ),
         (json!({ "type": null }), json!({}), "spec.type is \"\"; use up"),
         (json!({ "stackName": null }), json!({}), "spec.stackName is missing"),
@@ -165,7 +165,7 @@ fn refused_source_is_an_invalid_spec_for_ten_minutes() {
         workspace(&world, &tree);
         by_hand(&world, "u", &json!({}));
         let at = world.now() - SignedDuration::from_mins(minutes);
-        let failure = Some(FetchFailure { terminal, message: "the cluster does not serve Gadget".into() });
+        let failure = Some(FetchFailure { terminal, message: "cluster does not serve Gadget".into() });
         let outcome =
             FetchOutcome { version: VERSION, subject: subject.into(), at, took_seconds, artifact: None, failures: 1, failure };
         let source = ObjectKey { api_version: "x/v1".into(), ..key("Gadget", "n", "g") };
@@ -208,7 +208,7 @@ fn asked(world: &World) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later() {
+fn update_by_hand_runs_the_branch_as_of_its_creation_or_later() {
     let world = quiet();
     let source = json!({ "git": { "url": "u", "ref": "main", "dir": "app" } });
     workspace(&world, &source);
@@ -230,7 +230,7 @@ fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later(
     assert!(fetches.is_empty() && launches.contains(&"sim/Update/n/u".to_owned()), "{fetches:?} {launches:?}");
     looked(&world, &hint("u"));
     let (reason, words) = waits(&world, "u");
-    assert!(reason == "SourceUnavailable" && words.contains("spec.git at main: no such host; trying again at"), "{words}");
+    assert!(reason == "SourceUnavailable" && words.contains("spec.git at main: no such host; next try at"), "{words}");
     assert_eq!(asked(&world).0, [""; 0]);
     fetched(&world, "of another spec", Ok("other"));
     looked(&world, &hint("u"));
@@ -257,7 +257,7 @@ fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later(
 }
 
 #[test]
-fn an_update_may_say_how_long_it_may_take() {
+fn annotation_limits_the_duration_of_a_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
@@ -269,7 +269,7 @@ fn an_update_may_say_how_long_it_may_take() {
 }
 
 #[test]
-fn a_run_is_told_how_many_resources_the_last_one_left() {
+fn run_receives_the_resource_count_of_the_last_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));

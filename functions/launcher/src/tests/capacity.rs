@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use super::*;
 
 #[test]
-fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
+fn refused_launch_uses_a_new_client_token() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
@@ -30,7 +30,7 @@ fn launch_record(world: &World) -> Launch {
 }
 
 #[test]
-fn launch_that_ecs_refuses_is_tried_ever_more_rarely_however_often_it_is_hinted() {
+fn refused_launch_backs_off_despite_hints() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
@@ -65,7 +65,7 @@ fn errors_of_ecs_are_conditions_and_fail_no_message() {
 }
 
 #[test]
-fn what_changes_nothing_is_on_spot_unless_somebody_says_otherwise() {
+fn read_only_runs_use_spot_unless_configured() {
     let check = json!({ "type": "refresh", "driftless": { "previewOnly": true, "workspace": project() } });
     for (spec, capacity, allowed, spot) in [
         (json!({ "type": "preview" }), None, true, true),
@@ -89,7 +89,7 @@ fn what_changes_nothing_is_on_spot_unless_somebody_says_otherwise() {
 }
 
 #[test]
-fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
+fn run_without_spot_capacity_is_retried_on_demand() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({ "type": "preview" }));
@@ -153,7 +153,7 @@ fn release(world: &World, uid: &str) {
 }
 
 #[test]
-fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
+fn runs_stay_within_max_runs_and_waiting_ones_hold_no_claim() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "a", &json!({}));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_destroy_in_a_terminating_namespace_goes_on_without_an_identity() {
+fn destroy_in_a_terminating_namespace_runs_without_identity() {
     let world = quiet();
     world.terminate_namespace("n");
     of_stack(&world, "driftless", "destroy", &json!({}));
@@ -23,7 +23,7 @@ fn label(world: &World, watch: &str) {
 }
 
 #[test]
-fn what_is_in_another_operators_namespace_is_not_touched() {
+fn object_outside_the_namespace_filter_is_not_touched() {
     let world = quiet();
     label(&world, "false");
     insert(
@@ -50,7 +50,7 @@ fn what_is_in_another_operators_namespace_is_not_touched() {
 }
 
 #[test]
-fn what_began_while_a_namespace_was_ours_ends_and_nothing_else_begins() {
+fn run_started_within_the_namespace_filter_ends_outside_of_it() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "running", &json!({}));
@@ -78,7 +78,7 @@ fn what_began_while_a_namespace_was_ours_ends_and_nothing_else_begins() {
 }
 
 #[test]
-fn a_destroy_for_a_terminating_namespace_is_begun_only_where_that_is_ours() {
+fn terminating_namespace_outside_the_filter_starts_no_destroy() {
     for (watch, tasks) in [("false", 0), ("true", 1)] {
         let world = quiet();
         of_stack(&world, "driftless", "destroy", &json!({}));

@@ -82,7 +82,7 @@ fn recorder_is_not_asked_about_a_published_run() {
 }
 
 #[test]
-fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
+fn waits_are_counted_and_each_start_once_with_its_delay() {
     let world = quiet();
     let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
     let created = json!({ "creationTimestamp": world.now().to_string() });

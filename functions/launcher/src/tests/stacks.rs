@@ -11,7 +11,7 @@ fn complete() -> Value {
 }
 
 #[test]
-fn an_update_that_cannot_begin_gives_way_to_what_its_stack_says_now() {
+fn blocked_update_is_abandoned_after_a_change_of_its_stack() {
     for (generation, given_up) in [(1, false), (2, true)] {
         let world = quiet();
         of_stack(&world, "n", "up", &json!({}));
@@ -37,7 +37,7 @@ fn an_update_that_cannot_begin_gives_way_to_what_its_stack_says_now() {
 }
 
 #[test]
-fn an_update_of_a_suspended_stack_that_has_not_begun_waits() {
+fn waiting_update_of_a_suspended_stack_does_not_start() {
     for suspend in [
         json!({ "metadata": { "annotations": { names::SUSPEND: "true" } } }),
         json!({ "spec": { "driftless": { "suspend": true } } }),
@@ -62,7 +62,7 @@ fn an_update_of_a_suspended_stack_that_has_not_begun_waits() {
 }
 
 #[test]
-fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
+fn drift_check_gives_way_to_an_update() {
     let check = |world: &World| {
         of_stack(world, "n", "refresh", &json!({}));
         let mut update = world.object(&key("Update", "n", "u")).unwrap();
@@ -112,7 +112,7 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
 }
 
 #[test]
-fn what_an_updates_status_says_stops_no_launch_of_ours() {
+fn status_of_an_update_prevents_no_launch() {
     let world = quiet();
     let forged = driftless_api::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));
     of_stack(&world, "n", "up", &forged);
@@ -184,7 +184,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     };
     let world = quiet();
     of(&world, "up", &template);
-    assert!(waits(&world, "u").1.starts_with("Secret \"s\" is not there; the run starts when it is"));
+    assert!(waits(&world, "u").1.starts_with("Secret \"s\" not found; create it to start the run"));
     insert(&world, "Secret", "s", json!({ "A": "/w==", "B": "Yg==" }));
     insert(&world, "ConfigMap", "ca", json!({ "other": "x" }));
     looked(&world, &hint("u"));
@@ -212,7 +212,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
         assert_eq!(values(spec(&world)).len(), config);
         let told = world.events();
         assert_eq!(told.len(), events, "{told:?}");
-        let words = "for want of a token: key \"token\" needs one at \"/var/run/secrets/vault/t\"; mount it there";
+        let words = "because its token is missing: key \"token\" at \"/var/run/secrets/vault/t\"; mount the token there";
         assert!(told.iter().all(|event| event.contains("ConfigLeftOut") && event.ends_with(words)), "{told:?}");
     }
 }
@@ -229,7 +229,7 @@ fn unreadable_record_of_locks_does_not_keep_a_run_from_starting() {
 }
 
 #[test]
-fn program_is_told_its_commit_unless_the_stack_says_otherwise() {
+fn program_receives_its_commit_unless_disabled() {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
     let mut update = world.object(&key("Update", "n", "u")).unwrap();

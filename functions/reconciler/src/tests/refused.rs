@@ -30,7 +30,10 @@ fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     let stalled = after["status"]["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Stalled");
     let (reason, message) = (&stalled.unwrap()["reason"], stalled.unwrap()["message"].as_str().unwrap());
     assert_eq!(reason, "PlanRefused");
-    assert!(message.contains("(4: the finalizer goes while the Stack stays or a run is under way)"), "{message}");
+    assert!(
+        message.contains("(4: the finalizer is removed while the Stack is not deleted or a run is in progress)"),
+        "{message}"
+    );
     after["status"].as_object_mut().unwrap().remove("conditions");
     for field in ["status", "spec"] {
         assert_eq!(after[field], before[field]);

@@ -100,7 +100,7 @@ fn packages_of_a_run_that_failed_by_itself_are_installed_next_time() {
 }
 
 #[test]
-fn what_a_run_restored_and_how_long_it_took_is_measured_and_shown() {
+fn cache_restore_is_measured_and_shown() {
     let world = launched(false);
     let installed = Installed {
         summary: "restored 98 MB in 0.6s".into(),

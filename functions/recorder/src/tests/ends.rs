@@ -59,7 +59,7 @@ fn silent_task_fails_the_run_or_the_platform() {
         ),
         (StopCode::Requested, false, true, "running for longer than its limit of 60s", false, "its limit of 60s"),
         (StopCode::Requested, false, false, "no progress within 900s of its start", true, "see the task's log if it lasts"),
-        (StopCode::Outside, false, true, "UserInitiated; by hand", true, "stopped the task; nothing to do"),
+        (StopCode::Outside, false, true, "UserInitiated; by hand", true, "stopped from outside Driftless; nothing to do"),
         (StopCode::Maintenance, false, true, "ECS is performing maintenance", true, "see the task's log if it lasts"),
         (StopCode::Spot, false, true, "Your Spot Task was interrupted.", true, "Your Spot Task was interrupted."),
     ] {
@@ -70,7 +70,7 @@ fn silent_task_fails_the_run_or_the_platform() {
         assert!(told.contains(words) && told.contains(expected), "{told}");
         let prefix = match code {
             _ if out_of_memory => "pulumi used more than the task's memory of 2048 MiB: ",
-            StopCode::Spot => "Fargate Spot took the capacity back: the task ended without a result: ",
+            StopCode::Spot => "Fargate Spot reclaimed the capacity: the task ended without a result: ",
             _ => "the task ended without a result: ",
         };
         assert!(told.starts_with(prefix), "{told}");
@@ -117,9 +117,9 @@ fn images_for_another_processor_have_it_in_the_next_run() {
 }
 
 #[test]
-fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
+fn reported_failure_is_the_platforms_only_if_aws_stopped_the_task() {
     let failed = |reason| Verdict::Failed { phase: Phase::Run, reason, message: "its words".into() };
-    let (spot, maintenance) = ("Fargate Spot took the capacity back: ", "AWS stopped the task (ECS's words): ");
+    let (spot, maintenance) = ("Fargate Spot reclaimed the capacity: ", "AWS stopped the task (ECS's words): ");
     for (code, verdict, platform, prefix) in [
         (StopCode::Spot, failed(FailureReason::Interrupted), true, spot),
         (StopCode::Spot, failed(FailureReason::Unknown), false, "its words"),
@@ -159,7 +159,7 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
     put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&result));
     look(&world);
     let outcome: Outcome = world.document(&folder.outcome()).unwrap();
-    assert!(outcome.platform_failure && message(&outcome).starts_with("Fargate Spot took the capacity back: told to stop"));
+    assert!(outcome.platform_failure && message(&outcome).starts_with("Fargate Spot reclaimed the capacity: told to stop"));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn outcome_of_an_earlier_release_is_read() {
 }
 
 #[test]
-fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
+fn lock_written_during_the_reconciliation_is_kept() {
     let at = World::new(0, Faults::NONE).now();
     let later = at + SignedDuration::from_secs(3);
     for (stopped_at, not_after) in [(Some(later), later), (Some(at - SignedDuration::from_secs(3)), at), (None, at)] {
@@ -228,5 +228,5 @@ fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
     world.advance(SignedDuration::from_secs(1));
     look(&world);
     let outcome = Outcome::parse(&outcome().unwrap()).unwrap();
-    assert!(message(&outcome).contains("ECS does not know it any more"), "{}", message(&outcome));
+    assert!(message(&outcome).contains("ECS no longer lists the task"), "{}", message(&outcome));
 }

@@ -59,7 +59,7 @@ fn make_unreadable(world: &World) {
 }
 
 #[test]
-fn run_of_an_update_that_cannot_be_read_goes_on_within_its_limits_and_is_recorded() {
+fn run_of_an_unreadable_update_is_limited_and_recorded() {
     let (world, _) = live(RunLimits { max_seconds: Some(600), ..RunLimits::default() });
     claim(&world);
     make_unreadable(&world);
@@ -96,7 +96,7 @@ fn reports_that_cannot_be_read_end_the_run() {
     look(&world);
     assert!(is_stopping(&world) && !is_claimed(&world));
     let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone()).unwrap();
-    assert!(outcome.contains("is stored so that it cannot be read"), "{outcome}");
+    assert!(outcome.contains("is empty or unreadable"), "{outcome}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn run_to_its_end(world: &World) {
 }
 
 #[test]
-fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
+fn log_grows_during_the_run_and_is_complete_at_its_end() {
     let world = running();
     log(&world, 1, "a\n");
     progress(&world, 1);
@@ -145,8 +145,7 @@ fn config_map_of_another_owner_is_left_as_it_is() {
         let before = config_map(&world);
         run_to_its_end(&world);
         assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (before, &Value::Null));
-        let told =
-            "Update n/u Warning LogNotStored: the ConfigMap u-log is there and is not this Update's; delete it and run again";
+        let told = "Update n/u Warning LogNotStored: ConfigMap \"u-log\" exists and does not belong to this Update; delete it and run again";
         assert_eq!(not_stored(&world), [told]);
     }
 }
@@ -161,11 +160,11 @@ fn config_map_that_cannot_be_read_delays_no_run() {
     look(&world);
     assert_eq!(update(&world)["status"]["conditions"][1]["reason"], "UpdateSucceeded");
     let told = not_stored(&world);
-    assert!(told.len() == 1 && told[0].contains("the ConfigMap u-log cannot be read: "), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("cannot read ConfigMap \"u-log\": "), "{told:?}");
 }
 
 #[test]
-fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
+fn forbidden_log_fails_no_run_and_is_reported_once() {
     let world = running();
     world.forbid("ConfigMap");
     run_to_its_end(&world);

@@ -154,7 +154,7 @@ fn values(line: &Value, names: &[&str]) -> Vec<Value> {
 const RUN: [&str; 7] = ["cluster", "operation", "outcome", "RunsEnded", "RunDuration", "VcpuSeconds", "GbSeconds"];
 
 #[test]
-fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
+fn duplicate_messages_count_a_run_once() {
     let failed = |reason| Verdict::Failed { phase: Phase::Run, reason, message: "it fails".into() };
     for (verdict, outcome, seconds, billed) in [
         (Verdict::Succeeded {}, "Succeeded", 90.0, 90.0),
@@ -180,7 +180,7 @@ fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
 }
 
 #[test]
-fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
+fn abandoned_run_is_counted_separately_without_cost() {
     let world = world(&of_stack(), &json!({}));
     let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
     put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
@@ -209,7 +209,7 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
 }
 
 #[test]
-fn a_failure_that_passes_and_a_message_that_went_too_far_are_counted() {
+fn transient_failures_and_exhausted_hops_are_counted() {
     let world = world(&of_stack(), &json!({}));
     let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
     let settings = settings();
@@ -249,7 +249,7 @@ fn launches(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn what_failed_and_what_an_interrupted_run_left_is_named_once_on_the_update_and_its_stack() {
+fn failed_and_pending_resources_are_reported_once() {
     for (owned, told) in [(of_stack(), 2), (json!({}), 1)] {
         let world = world(&owned, &json!({}));
         let failures = (0..20).map(|n| ResourceFailure { urn: format!("urn:{n:02}"), message: "quota".into() }).collect();
@@ -272,7 +272,7 @@ fn what_failed_and_what_an_interrupted_run_left_is_named_once_on_the_update_and_
 }
 
 #[test]
-fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
+fn lock_of_a_killed_pulumi_is_kept_for_the_next_run() {
     let failed = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Silent, message: "it hung".into() };
     let kept = |left: &str| {
         let world = world(&of_stack(), &json!({}));
@@ -301,7 +301,7 @@ fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
 }
 
 #[test]
-fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
+fn update_shows_the_progress_of_a_live_run() {
     let world = world(&of_stack(), &json!({ "driftless": { "task": "arn" } }));
     progress(&world, 3);
     look(&world);
@@ -326,7 +326,7 @@ fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
 }
 
 #[test]
-fn the_status_says_what_changed_and_how_long_it_took() {
+fn status_has_changes_and_duration() {
     let failed = || Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "it fails".into() };
     for (changes, verdict, summary) in [
         (json!({ "create": 3, "update": 1, "delete": 2, "same": 7 }), Verdict::Succeeded {}, json!("+3 ~1 -2")),
@@ -344,7 +344,7 @@ fn the_status_says_what_changed_and_how_long_it_took() {
 }
 
 #[test]
-fn what_a_look_for_drift_found_is_recorded_and_shown() {
+fn result_of_a_drift_check_is_recorded_and_shown() {
     let resource = |properties: usize| DriftedResource {
         urn: "urn:a".into(),
         change: "update".into(),
@@ -373,7 +373,7 @@ fn what_a_look_for_drift_found_is_recorded_and_shown() {
 }
 
 #[test]
-fn a_run_that_changes_nothing_leaves_what_is_known_of_the_one_before() {
+fn preview_keeps_the_record_of_the_run_before() {
     for (preview, left) in [(true, "known"), (false, "")] {
         let world = world(&of_stack(), &json!({}));
         looks(&world, preview);
@@ -390,19 +390,19 @@ fn a_run_that_changes_nothing_leaves_what_is_known_of_the_one_before() {
 }
 
 #[test]
-fn a_result_that_is_too_long_to_be_read_is_a_failure_that_says_so() {
+fn too_long_result_is_a_failure_that_names_the_cause() {
     let many = format!(r#"{{"version":1,"outputs":{{"a":{{"secret":false,"value":[{}0]}}}}}}"#, r#"{"a":0},"#.repeat(100_000));
     for (result, words) in [("x".repeat((5 << 20) + 1), "has more than 4 MiB"), (many, "has too many values")] {
         let world = world(&of_stack(), &json!({}));
         put(&world, &format!("{TASK}out/result"), &result);
         look(&world);
         let failed = update(&world)["status"]["conditions"].to_string();
-        assert!(failed.contains(&format!("{words}; let the program have smaller outputs")), "{failed}");
+        assert!(failed.contains(&format!("{words}; reduce the outputs of the program")), "{failed}");
     }
 }
 
 #[test]
-fn how_many_resources_a_run_left_is_told_to_the_next() {
+fn resource_count_is_recorded_for_the_next_run() {
     let world = world(&of_stack(), &json!({}));
     let changes = [("same", 3), ("create", 2), ("replace", 1), ("delete", 7), ("delete-replaced", 1)];
     let changes = changes.map(|(operation, count)| (operation.to_owned(), count)).into();
@@ -412,7 +412,7 @@ fn how_many_resources_a_run_left_is_told_to_the_next() {
 }
 
 #[test]
-fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
+fn secrets_are_deleted_and_an_update_by_hand_is_released() {
     for (metadata, released) in [(json!({ "finalizers": [names::FINALIZER, "other/f"] }), true), (of_stack(), false)] {
         for calls in 0..60 {
             let world = world(&metadata, &json!({}));
@@ -474,7 +474,7 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
 }
 
 #[test]
-fn a_status_that_lies_is_put_right() {
+fn forged_status_is_corrected() {
     let condition = json!({
         "type": "Complete", "status": "True", "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
@@ -495,7 +495,7 @@ fn a_status_that_lies_is_put_right() {
 }
 
 #[test]
-fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
+fn release_of_a_claim_wakes_the_waiting_updates() {
     let world = world(&of_stack(), &json!({}));
     let lease = |annotations: Value| {
         json!({
@@ -532,7 +532,7 @@ fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
 }
 
 #[test]
-fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
+fn release_of_a_slot_wakes_the_next_updates() {
     let applicant = |name: &str, since: i64| Applicant {
         namespace: "m".into(),
         counts_for: None,
@@ -568,7 +568,7 @@ fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
+fn unreachable_cluster_is_requeued() {
     let passes = KubernetesError::Transient { call: "connect".into(), message: "throttled".into() };
     let stays = KubernetesError::Permanent { call: "connect".into(), message: "no such cluster".into() };
     for (error, again) in [(passes, true), (stays, false)] {

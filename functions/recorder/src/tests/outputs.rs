@@ -14,7 +14,7 @@ fn large_outputs_never_fail_a_run() {
     let shown = Outcome::parse(outcome).unwrap().outputs.unwrap();
     let [huge, large] = ["huge", "large"].map(|name| shown[name].as_str().unwrap());
     assert!(
-        huge.starts_with("[not kept: ") && large.contains("see key \"large\" of Secret \"u-stack-outputs\""),
+        huge.starts_with("[not stored: ") && large.contains("see key \"large\" of Secret \"u-stack-outputs\""),
         "{huge} {large}"
     );
     assert_eq!(shown["small"], "");
@@ -28,7 +28,7 @@ fn large_outputs_never_fail_a_run() {
 }
 
 #[test]
-fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
+fn foreign_secret_is_not_taken_for_the_outputs() {
     let secret = |uid: &str, value: &str| {
         let owner =
             json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": uid, "controller": true });
@@ -52,7 +52,7 @@ fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
             assert_eq!(named, if accepted { json!("u-stack-outputs") } else { Value::Null }, "{owner} {crashed}");
             let told = world.events().iter().any(|event| {
                 event.starts_with(
-                    "Update n/u Warning OutputsNotStored: the Secret u-stack-outputs is there and is not this Update's",
+                    "Update n/u Warning OutputsNotStored: Secret \"u-stack-outputs\" exists and does not belong to this Update",
                 )
             });
             assert_eq!(told, !accepted);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use driftless_contract::{Installed, Layer, Operation};
 use tokio::time::Instant;
 
-use super::{Session, Told};
+use super::{Report, Session};
 use crate::{arguments::Call, cache::Cache, failure::Failure, install, places::Places, pulumi::Pulumi};
 
 /// See [`Places::compiled`].
@@ -15,7 +15,7 @@ pub(super) fn compiled(scratch: &Path) -> PathBuf {
 
 impl Session<'_> {
     /// Puts the dependencies of the program into place: restores them from the cache, or installs them.
-    pub(super) async fn install(&self, told: &mut Told) -> Result<(), Failure> {
+    pub(super) async fn install(&self, report: &mut Report) -> Result<(), Failure> {
         let cache = self.cache.get_or_init(|| {
             let places = Places {
                 source: self.source.clone(),
@@ -34,7 +34,7 @@ impl Session<'_> {
             }
             if !has_packages || !cache.is_complete() {
                 // A restored layer may be why the installation fails.
-                told.installed = self.report(cache);
+                report.installed = self.report(cache);
                 let (files, since) = (cache.files(), Instant::now());
                 self.call(&Call::new(["install"], None)).await?;
                 cache.installed(since.elapsed());
@@ -47,8 +47,8 @@ impl Session<'_> {
                 }
             }
         }
-        told.installed = self.report(cache);
-        if let Some(installed) = &told.installed {
+        report.installed = self.report(cache);
+        if let Some(installed) = &report.installed {
             if self.spec.cache.is_some() {
                 self.log.say(&format!("driftless: dependencies: {}", installed.summary));
             }
@@ -63,14 +63,14 @@ impl Session<'_> {
     }
 
     /// Stores for later runs what this one installed. A stop ends that: the operation is over, and its result comes first.
-    pub(super) async fn store(&self, told: &mut Told) {
+    pub(super) async fn store(&self, report: &mut Report) {
         let Some(cache) = self.cache.get() else { return };
         self.pulumi.heard.set(Instant::now());
         let stored = self.unless_stopped(async { Ok(cache.store().await) }).await;
         for problem in stored.unwrap_or_default() {
             self.log.say(&format!("driftless: {}", self.pulumi.mask.apply(&problem)));
         }
-        told.installed = self.report(cache);
+        report.installed = self.report(cache);
     }
 
     /// Returns whether `pulumi install` may do something that the operation needs.

@@ -22,7 +22,7 @@ impl Session<'_> {
             return Err(failure);
         }
         if let Some(why) = arguments::may_be_missing(self.spec) {
-            self.log.say(&format!("driftless: the backend has no such stack, and nothing is destroyed: {why}"));
+            self.log.say(&format!("driftless: stack not found in the backend: {why}; nothing is destroyed"));
             return Ok(false);
         }
         Err(failure.of_destroy(&self.spec.stack))

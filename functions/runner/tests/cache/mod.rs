@@ -119,7 +119,7 @@ async fn archive_that_cannot_be_used_is_installed_anew() {
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_stored_is_not() {
+async fn layer_without_request_is_not_stored() {
     let uncached = RunCache { uncached: Some("the source has no package-lock.json".into()), ..cache([]) };
     for (name, cache, stored) in [
         ("preview", RunCache { stored: BTreeSet::new(), ..cache([]) }, vec![]),

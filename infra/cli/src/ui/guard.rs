@@ -60,12 +60,12 @@ impl Guard {
             return Verdict::Refuse(StatusCode::FORBIDDEN, "unknown Host; open the URL that kubectl driftless ui printed");
         }
         if method != Method::GET {
-            return Verdict::Refuse(StatusCode::METHOD_NOT_ALLOWED, "this page only reads");
+            return Verdict::Refuse(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only");
         }
         // Cookies do not distinguish ports: another server on this machine may send requests with the cookie.
         let site = text(HeaderName::from_static("sec-fetch-site"));
         if uri.path() != "/" && site.is_some_and(|site| site != "same-origin" && site != "none") {
-            return Verdict::Refuse(StatusCode::FORBIDDEN, "request of another origin");
+            return Verdict::Refuse(StatusCode::FORBIDDEN, "request from another origin");
         }
         let mut query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
         if uri.path() == "/" && query.any(|(name, value)| name == "token" && self.is_token(&value)) {

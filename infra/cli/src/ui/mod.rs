@@ -52,7 +52,7 @@ impl Server {
     /// Listens at a port of 127.0.0.1; at a free one if it is 0.
     pub async fn bind(port: u16) -> Result<Self> {
         let unusable = |error: std::io::Error| {
-            Error::failed(format!("--port {port} of 127.0.0.1 cannot be used: {error}; choose another one or omit it"))
+            Error::failed(format!("cannot use --port {port} of 127.0.0.1: {error}; choose another one or omit it"))
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(unusable)?;
         let port = listener.local_addr().map_err(unusable)?.port();
@@ -70,7 +70,7 @@ impl Server {
     /// Serves the page until the process ends.
     pub async fn serve(self, page: Page) -> Result<()> {
         let served = axum::serve(self.listener, router(page, self.guard)).await;
-        served.map_err(|error| Error::failed(format!("the page cannot be served: {error}")))
+        served.map_err(|error| Error::failed(format!("cannot serve the page: {error}")))
     }
 }
 

@@ -272,7 +272,7 @@ function follow(section, namespace, name, chosen) {
     const answer = await read("api/update", { namespace, name, after });
     if (!current() || !chosen()) return false;
     if (answer.deleted) {
-      section.replaceChildren(el("h3", {}, `Run ${name}`), el("p", { class: "faint" }, "Its Update is deleted, and its log with it."));
+      section.replaceChildren(el("h3", {}, `Run ${name}`), el("p", { class: "faint" }, "Its Update was deleted with its log."));
       return false;
     }
     renderRun(state, answer.run);

@@ -232,12 +232,12 @@ fn ask(
 
 fn undeploy(ours: &Installation<'_>, keep: bool, aws: &Aws, kubectl: &Kubectl, proof: &mut Proof) {
     if keep {
-        println!("kept, and it costs money until it is removed: {}", ours.remedy());
+        println!("kept; it costs money until you remove it: {}", ours.remedy());
         return;
     }
     let removed = ours.remove(kubectl).map_err(|why| format!("{why}; by hand: {}", ours.remedy()));
     let left = removed.and_then(|()| ours.left(aws)).and_then(|left| match left.as_slice() {
-        [] => Ok(Seen { measured: true, said: "nothing is left under the prefix".into(), figures: Vec::new() }),
+        [] => Ok(Seen { measured: true, said: "nothing remains under the prefix".into(), figures: Vec::new() }),
         left => Err(format!("left: {}", left.join(", "))),
     });
     show(proof, "undeploy", left);
@@ -284,7 +284,7 @@ fn watch_interrupts() -> Result<(), String> {
                     _ = terminate.recv() => {}
                 }
                 INTERRUPTED.store(true, Ordering::Relaxed);
-                eprintln!("prove: interrupted; what is there is removed first, which takes some minutes");
+                eprintln!("prove: interrupted; removing what was created, which takes some minutes");
             }
         });
     });

@@ -198,5 +198,5 @@ pub fn access(aws: &Aws, stack: &str, cluster: &str) -> Result<Access, String> {
 pub fn output(outputs: &Value, key: &str) -> Result<String, String> {
     let mut all = outputs.as_array().into_iter().flatten();
     let found = all.find(|output| output["OutputKey"] == key).and_then(|output| output["OutputValue"].as_str());
-    found.map(ToOwned::to_owned).ok_or_else(|| format!("the stack has no output {key}; it is of another release"))
+    found.map(ToOwned::to_owned).ok_or_else(|| format!("stack has no output {key}; it was deployed from another release"))
 }

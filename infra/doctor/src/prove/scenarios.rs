@@ -131,7 +131,7 @@ impl Ground<'_> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": self.namespace } });
         self.kubectl
             .text(&["create", "--filename", "-"], Some(&namespace.to_string()))
-            .map_err(|why| format!("{why}; remove what an earlier proof left, or set NAMESPACE"))?;
+            .map_err(|why| format!("{why}; remove the objects of an earlier proof, or set NAMESPACE"))?;
         let runs = RUNS.replace("namespace: default", &format!("namespace: {}", self.namespace));
         let opened = self.kubectl.text(&["apply", "--filename", "-"], Some(&runs));
         opened.and_then(|_| self.apply(&[canary::program(self.namespace, NAME)])).map_err(|why| match self.close() {
@@ -147,7 +147,7 @@ impl Ground<'_> {
         let deadline = Instant::now() + self.limit_of(self.look()?.stacks.len());
         while !self.look()?.stacks.is_empty() {
             if Instant::now() >= deadline {
-                return Err(format!("Stacks are left in the namespace {}: kubectl -n {0} get stacks", self.namespace));
+                return Err(format!("Stacks remain in namespace {}; see kubectl -n {0} get stacks", self.namespace));
             }
             thread::sleep(BETWEEN_LOOKS);
         }
@@ -156,7 +156,7 @@ impl Ground<'_> {
         loop {
             match self.kubectl.json(&["get", "namespace", self.namespace]) {
                 Err(why) if why.contains("NotFound") => return Ok(()),
-                _ if Instant::now() >= deadline => return Err(format!("the namespace {} does not go", self.namespace)),
+                _ if Instant::now() >= deadline => return Err(format!("namespace {} is not deleted", self.namespace)),
                 _ => thread::sleep(BETWEEN_LOOKS),
             }
         }
@@ -223,7 +223,7 @@ impl Ground<'_> {
             if Instant::now() >= deadline {
                 let words: BTreeSet<_> = snapshot.stacks.keys().map(|name| snapshot.message(name)).collect();
                 let words: Vec<_> = words.into_iter().filter(|words| !words.is_empty()).collect();
-                return Err(format!("{what}: not within {} s; {}", limit.as_secs(), words.join(" | ")));
+                return Err(format!("{what}: timed out after {}s; {}", limit.as_secs(), words.join(" | ")));
             }
             thread::sleep(BETWEEN_LOOKS);
         }
@@ -249,7 +249,7 @@ impl Ground<'_> {
             self.go_on()?;
             let used = self.used()?;
             if used >= self.budget {
-                return Err(format!("${used:.2} are used, and BUDGET_USD is {:.2}: no further run is started", self.budget));
+                return Err(format!("${used:.2} of BUDGET_USD {:.2} is used; no further run is started", self.budget));
             }
             self.apply(batch)?;
             let names = batch.iter().filter_map(|stack| stack["metadata"]["name"].as_str());
@@ -317,7 +317,7 @@ impl Ground<'_> {
             }
             Ok(None)
         })?;
-        Ok(Seen::new("a task's session is named like the task, and is refused what is in another's folder", []))
+        Ok(Seen::new("the session of a task has the name of the task, and cannot read the folder of another task", []))
     }
 
     /// Checks that a stopped task is no failure of the program, and that another task follows.
@@ -330,7 +330,7 @@ impl Ground<'_> {
         })?;
         self.aws.json(&["ecs", "stop-task", "--cluster", self.ecs, "--task", &task, "--reason", KILLED])?;
         let killed = Instant::now();
-        let said = self.until("the Stack does not say that its run was killed", |snapshot| {
+        let said = self.until("the Stack does not report that its run was killed", |snapshot| {
             Ok(Some(snapshot.message(&name)).filter(|message| message.contains(KILLED)))
         })?;
         let known = killed.elapsed().as_secs_f64();
@@ -341,7 +341,7 @@ impl Ground<'_> {
             Figure::of("StopTask to the Stack's condition", vec![known]),
             Figure::of("StopTask to Ready, by the next run", vec![killed.elapsed().as_secs_f64()]),
         ];
-        Ok(Seen::new(format!("the Stack said {said:?}, and is Ready"), figures))
+        Ok(Seen::new(format!("the Stack reported {said:?}, and is Ready"), figures))
     }
 
     /// Checks a run on Spot, or on demand if there is no Spot capacity.
@@ -351,7 +351,7 @@ impl Ground<'_> {
         let settled = self.settle(&[stack])?;
         let on: Vec<_> = settled.tasks.iter().map(|task| task["capacityProviderName"].as_str().unwrap_or("on demand")).collect();
         if !on.contains(&SPOT) && settled.refused.is_empty() {
-            return Err(format!("the task was {on:?}, although ECS refused no capacity; is Spot=never set?"));
+            return Err(format!("the task was {on:?}, although ECS refused no capacity; check that Spot is not never"));
         }
         let figure = Figure::of("RunTask to RUNNING on Spot", between(&settled.tasks, "createdAt", "startedAt"));
         Ok(Seen::new(format!("the run was on {}", on.join(", ")), [figure]))
@@ -417,7 +417,7 @@ impl Settled {
     pub fn start(&self) -> Result<Seen, String> {
         let started = between(&self.tasks, "createdAt", "startedAt");
         if started.is_empty() {
-            return Err("ECS knows no start of any task".into());
+            return Err("ECS reports no start of any task".into());
         }
         let runner: Vec<_> = self
             .updates
@@ -431,7 +431,7 @@ impl Settled {
     /// Measures how long the pull of a task's images takes.
     pub fn pull(&self) -> Result<Seen, String> {
         let pulled = between(&self.tasks, "pullStartedAt", "pullStoppedAt");
-        let figure = Figure::of("pull of the images", pulled).ok_or("ECS knows no pull of any task")?;
+        let figure = Figure::of("pull of the images", pulled).ok_or("ECS reports no pull of any task")?;
         Ok(Seen::new(format!("{} tasks", figure.n), [Some(figure)]))
     }
 
@@ -501,7 +501,7 @@ pub(super) fn refusal(update: &Value) -> Option<(String, String)> {
 /// The meaning of the init container's exit code.
 pub(super) fn violated(message: &str) -> &'static str {
     let checks = [
-        ("11", "the session of a task is not named like the task"),
+        ("11", "the session of a task has another name than the task"),
         ("12", "a task cannot read its own spec"),
         ("13", "a task can read another's folder"),
         ("14", "a task can write into another's folder"),
@@ -510,7 +510,7 @@ pub(super) fn violated(message: &str) -> &'static str {
     ];
     let code: String = message.split("exit code ").nth(1).unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
     let found = checks.into_iter().find(|(of, _)| *of == code);
-    found.map_or("the check in the task did not run", |(_, meaning)| meaning)
+    found.map_or("the check did not run in the task", |(_, meaning)| meaning)
 }
 
 /// Those of these ids with a running task, or with inputs of one.

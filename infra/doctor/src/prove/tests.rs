@@ -148,11 +148,11 @@ fn refused_launches_are_counted_by_ecs_words() {
 #[test]
 fn exit_codes_of_the_check_in_a_task_have_a_meaning() {
     assert_eq!(violated("init container prove: exit code 14"), "a task can write into another's folder");
-    assert_eq!(violated("CannotPullContainerError"), "the check in the task did not run");
+    assert_eq!(violated("CannotPullContainerError"), "the check did not run in the task");
 }
 
 #[test]
-fn what_is_left_is_found_by_task_and_by_prefix() {
+fn leftovers_are_found_by_task_and_by_prefix() {
     let ids = ["abc".to_owned()];
     let folders = json!({ "Contents": [{ "Key": "tasks/R:abc/in/spec" }, { "Key": "tasks/R:abc/out/result" }, { "Key": "tasks/R:def/in/spec" }] });
     let running = json!({ "taskArns": ["arn:aws:ecs:r:1:task/c/abc", "arn:aws:ecs:r:1:task/c/def"] });

@@ -147,9 +147,14 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     };
     let template = |field: &str| format!("{TEMPLATE}.{field}");
     if !spec.stacks.is_empty() {
-        refused = Some(format!("{} has no effect: a run prepares the Stack's own stack; remove it", template("stacks")));
+        refused = Some(format!(
+            "{} is not supported in a template, because a run has the one Pulumi stack of its Stack; remove \
+             it",
+            template("stacks")
+        ));
     } else if spec.project_info.is_some() {
-        refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
+        refused =
+            Some(format!("{} is not supported in a template; remove it, and set a source of the Stack", template("projectInfo")));
     }
     let shape = spec.shape(TEMPLATE, DefaultSize::default());
     let image = shape.as_ref().ok().and_then(|shape| shape.image.as_deref());

@@ -83,7 +83,7 @@ fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
     let schedule = core::Schedule::parse(text, zone).map_err(|why| format!("annotation {} is {why}", names::DRIFT_SCHEDULE))?;
     if let (core::Schedule::Every(_), Some(zone)) = (&schedule, zone) {
         let remedy = "remove it, or write the schedule as five cron fields";
-        return Err(format!("annotation {} is {zone:?}, and an interval has no time zone; {remedy}", names::DRIFT_TIME_ZONE));
+        return Err(format!("annotation {} is {zone:?}, but an interval has no time zone; {remedy}", names::DRIFT_TIME_ZONE));
     }
     let remediate = word(names::REMEDIATE).map(|word| match word {
         names::ALWAYS => core::Remediate::Always,
@@ -219,15 +219,15 @@ impl From<&Source> for core::SourceState {
         let condition = |type_: &str| source.conditions.iter().find(|condition| condition.type_ == type_);
         let unverified = match condition("SourceVerified") {
             _ if !source.verify => None,
-            None => Some("nobody has done so yet"),
+            None => Some("it is not verified yet"),
             Some(condition) if condition.status != "True" => Some(condition.message.as_str()),
             Some(condition) if condition.observed_generation.is_some_and(|seen| Some(seen) != source.metadata.generation) => {
-                Some("that was for an earlier spec")
+                Some("only an earlier spec was verified")
             }
             Some(_) => None,
         };
         if let Some(why) = unverified {
-            return unfit(&format!("spec.verify asks for a verified source, and it is not: {why}"));
+            return unfit(&format!("spec.verify requires a verified source: {why}"));
         }
         artifact(source.artifact.as_ref()).unwrap_or_else(|| {
             let why = match condition("Ready") {

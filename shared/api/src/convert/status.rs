@@ -75,14 +75,14 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
 /// The condition `Drifted`, if the state of drift is known.
 fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     let (status, reason, message) = match drift.verdict.as_ref()? {
-        DriftVerdict::None => ("False", DriftReason::NoDrift, "everything is as it was applied".into()),
-        DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update that refreshed has succeeded since".into()),
+        DriftVerdict::None => ("False", DriftReason::NoDrift, "live state matches the last update".into()),
+        DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update with a refresh has succeeded since".into()),
         DriftVerdict::Found(found) => {
             let check = drift.last.as_deref().unwrap_or_default();
             (
                 "True",
                 DriftReason::DriftDetected,
-                format!("{found}. To put it back, annotate the Stack with {}={check}", names::REMEDIATE),
+                format!("{found}; to remediate it, annotate the Stack with {}={check}", names::REMEDIATE),
             )
         }
         DriftVerdict::Unknown(why) => ("Unknown", DriftReason::DriftCheckFailed, why.clone()),

@@ -15,14 +15,14 @@ pub fn run_violations(facts: &RunFacts, plan: &RunPlan) -> Vec<&'static str> {
         RunPlan::Leave => &[],
         RunPlan::Start => &[
             (has_no_owner, "1: a run starts that has an owner or an outcome"),
-            (may_start, "3: a run starts that its Stack does not want, or that is not ours to start"),
-            (facts.block.is_none(), "7: a run starts again at once after it was blocked"),
+            (may_start, "3: a run starts that its Stack does not name, or that Driftless does not own"),
+            (facts.block.is_none(), "7: a blocked run starts again without a wait"),
         ],
         RunPlan::Wait { .. } => &[
             (has_no_owner, "1: a run waits that has an owner or an outcome"),
             (
                 facts.holds != Some(true) || !matches!(facts.block, Some(Block::Wait { is_of_inputs: true, .. }) | None),
-                "2: a run that cannot start keeps what others wait for",
+                "2: a run that cannot start keeps a claim or a slot that others wait for",
             ),
         ],
         RunPlan::Supply { .. } => &[
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_outcome_is_published_whatever_else_is_true() {
+    fn recorded_outcome_is_always_published() {
         for answers in unowned().iter().chain(&owned()) {
             let (_, plan) = Answers(RunFacts { outcome: Some(true), ..answers.0.clone() }).plan();
             assert_eq!(plan, RunPlan::Publish);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_that_breaks_an_invariant_is_seen() {
+    fn plan_that_breaks_an_invariant_is_detected() {
         let abandon = RunPlan::Abandon(AbandonReason::Deleted);
         let lost = RunPlan::Conclude(Ending::Lost { end: TaskEnd::default(), cause: crate::Cause::Platform, began: false });
         let owner = |owner| RunFacts { outcome: Some(false), owner: Some(Some(owner)), ..RunFacts::default() };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn run_that_goes_on_is_launched_whatever_becomes_of_its_stack() {
+    fn live_run_is_launched_whatever_the_state_of_its_stack() {
         for update in updates().iter().filter(|update| !update.is_complete()) {
             let facts = RunFacts { watched: Some(true), ..RunFacts::default() };
             assert_eq!(plan_update(update, &facts, NOW), Ok(vec![crate::run::UpdateEffect::Launch]), "{update:?}");

@@ -133,7 +133,7 @@ fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Ne
         (None, _) => match facts.task()? {
             TaskFacts::Stopped { end } => lost(facts, end.clone())?,
             TaskFacts::Missing if age > MISSING_IS_GONE => {
-                lost(facts, TaskEnd { words: "ECS does not know it any more".into(), ..TaskEnd::default() })?
+                lost(facts, TaskEnd { words: "ECS no longer lists the task".into(), ..TaskEnd::default() })?
             }
             TaskFacts::Alive { .. } | TaskFacts::Missing => return Ok(RunPlan::Leave),
         },

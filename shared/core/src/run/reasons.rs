@@ -33,16 +33,16 @@ impl fmt::Display for AbandonReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self {
             Self::Deleted => "its Update was deleted",
-            Self::Inherited => "another operator created its Update; Driftless creates one of its own",
+            Self::Inherited => "another operator created its Update; Driftless creates a new one",
             Self::InputsGone(message) => return write!(f, "run was abandoned before its task started: {message}"),
-            Self::Invalid(message) => return write!(f, "{message}; this Update is not run, create another one"),
+            Self::Invalid(message) => return write!(f, "{message}; this Update does not run; create another one"),
             Self::OtherProject => "its inputs name another backend or project than when its launch was recorded",
-            Self::Outdated => "the Stack changed while it waited",
-            Self::Preempted => "it is a drift check, and another run of the same Pulumi stack is to begin",
-            Self::RecordUnreadable => "its launch was recorded by another release of Driftless",
+            Self::Outdated => "Stack changed while the run waited",
+            Self::Preempted => "drift check gave way to another run of the same Pulumi stack",
+            Self::RecordUnreadable => "its launch record was written by another release of Driftless",
             Self::Superseded => "its Stack does not name its Update as the current one",
-            Self::Suspended => "the Stack is suspended, and others wait for what it held",
-            Self::Unwatched => "Driftless does not watch its namespace any more",
+            Self::Suspended => "Stack is suspended, and other runs wait for its claim or slot",
+            Self::Unwatched => "namespace filter no longer includes its namespace",
             Self::UpdateUnreadable => "this release of Driftless cannot read its Update",
         };
         write!(f, "run was abandoned before its task started: {reason}")

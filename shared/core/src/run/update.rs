@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stack_launches_its_run_only_if_it_changed_or_the_sweep_does_not_see_the_update() {
+    fn stack_relaunches_its_run_only_after_a_change_or_if_unswept() {
         let stack = Stack { generation: 2, ..Stack::default() };
         let run = Run {
             namespace: "team".into(),

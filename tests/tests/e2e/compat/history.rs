@@ -132,7 +132,7 @@ pub fn kstatus(stack: &Stack) -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_version_is_recorded_although_a_watch_ends_or_has_to_begin_again() -> Result<()> {
+async fn every_version_is_recorded_across_restarts_of_the_watch() -> Result<()> {
     let stack = |version: u64, reason: &str| {
         let condition = json!({
             "type": "Ready", "status": "True", "reason": reason, "message": "the stack has been processed and is up to date",

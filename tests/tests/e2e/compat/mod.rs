@@ -39,27 +39,27 @@ const SIDE_BY_SIDE: usize = 5;
 const STILL: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn what_cannot_be_run_says_why() -> Result<()> {
+async fn refused_cases_name_their_cause() -> Result<()> {
     group("compat-refused", REFUSED, usize::MAX, async |team, cases| settled(team, cases, Some(0)).await).await
 }
 
 #[tokio::test]
-async fn what_runs_does_what_its_fields_say() -> Result<()> {
+async fn run_cases_do_what_their_fields_say() -> Result<()> {
     group("compat-runs", RUNS, SIDE_BY_SIDE, async |team, cases| settled(team, cases, None).await).await
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_destroyed_if_it_is_asked_for() -> Result<()> {
+async fn deletion_cases_destroy_on_finalize() -> Result<()> {
     group("compat-deletion", DELETION, SIDE_BY_SIDE, async |_, _| Ok(())).await
 }
 
 #[tokio::test]
-async fn what_is_due_is_done_when_it_is() -> Result<()> {
+async fn timed_cases_run_when_due() -> Result<()> {
     group("compat-time", TIME, usize::MAX, async |_, _| Ok(())).await
 }
 
 #[tokio::test]
-async fn a_dependent_runs_as_soon_as_its_prerequisite_succeeded_without_a_sweep() -> Result<()> {
+async fn dependent_runs_right_after_its_prerequisite_without_a_sweep() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = namespace(&world, "compat-at-once").await?;
     world.control.pause_schedule(true).await?;
@@ -93,7 +93,7 @@ async fn a_dependent_runs_as_soon_as_its_prerequisite_succeeded_without_a_sweep(
 }
 
 #[tokio::test]
-async fn what_goes_with_its_namespace_is_destroyed_first() -> Result<()> {
+async fn terminating_namespace_destroys_its_stacks_first() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = namespace(&world, "compat-terminating").await?;
     team.apply_stack("app", Source::Program("app"), "  destroyOnFinalize: true\n").await?;

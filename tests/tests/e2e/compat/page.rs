@@ -78,7 +78,7 @@ fn paths(schema: &Value, at: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_page_tells_of_every_field_and_of_no_other() -> Result<()> {
+fn page_lists_exactly_the_fields_of_the_crds() -> Result<()> {
     for (kind, definition) in DEFINITIONS {
         let definition: Value = serde_saphyr::from_str(definition)?;
         let versions = definition["spec"]["versions"].as_array().context("versions")?;
