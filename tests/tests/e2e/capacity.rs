@@ -12,7 +12,7 @@ use driftless_tests::{
 };
 use serde_json::Value;
 
-use crate::world::{alone, aws, nothing_was_given_up, pid, shared};
+use crate::world::{alone, aws, nothing_was_given_up, pid, quiet, shared};
 
 /// An outage of the calls of `ecs` about the tasks of an image that only one test uses.
 fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) -> Outage {
@@ -214,7 +214,7 @@ async fn messages(sqs: &aws_sdk_sqs::Client, queue: &str) -> Result<u64> {
 
 #[tokio::test]
 async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
-    let (world, _alone) = alone().await?;
+    let (world, alone) = alone().await?;
     let team = world.namespace("no-quota").await?;
     // Fewer than the functions that have work at the same time.
     world.control.limit_functions(Some(1)).await?;
@@ -232,7 +232,8 @@ async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
     ensure!(throttled > 0, "no invocation was throttled: {functions:?}");
     world.control.limit_functions(None).await?;
     ran_once(&team).await?;
-    // A message that was throttled five times is a dead letter; the sweep has repaired its loss.
+    // A message that was throttled five times is a dead letter as soon as it is visible again; the sweep has repaired its loss.
+    quiet(&world, &alone).await?;
     purge_dead_letters(&world).await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
