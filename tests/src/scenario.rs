@@ -263,9 +263,14 @@ impl Namespace<'_> {
         Ok(format!("{state}-of-programs/{}/{name}", self.name))
     }
 
+    /// The file that exists while there is a [`Hold`].
+    pub fn hold_marker(&self) -> Result<String> {
+        self.file("hold")
+    }
+
     /// Makes resources of this namespace's programs wait.
     pub fn hold(&self) -> Result<Hold> {
-        let hold = Hold { marker: self.file("hold")? };
+        let hold = Hold { marker: self.hold_marker()? };
         fs::create_dir_all(Path::new(&hold.marker).parent().context("a folder")?)?;
         fs::write(&hold.marker, "")?;
         Ok(hold)
@@ -452,6 +457,17 @@ impl Namespace<'_> {
             regarding == Some(stack) && event.reason.as_deref() == Some(reason)
         };
         Ok(all.items.into_iter().filter(about).filter_map(|event| event.note).collect())
+    }
+
+    /// Waits until a Stack, or another object of that name, has an Event with that reason and these words. A function writes the status
+    /// first.
+    pub async fn told(&self, name: &str, reason: &str, words: &[&str]) -> Result<()> {
+        ready::until(&format!("an Event {reason} of {name} has {words:?}"), RUN, async || {
+            let events = self.events(name, reason).await?;
+            ensure!(events.iter().any(|note| words.iter().all(|words| note.contains(words))), "{events:?}");
+            Ok(())
+        })
+        .await
     }
 
     /// The present state of a Program.

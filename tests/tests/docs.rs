@@ -12,7 +12,7 @@ use driftless_doctor::prove::record::{self, Proof};
 const PAGES: [(&str, &str, usize); 3] = [
     ("docs/architecture.md", include_str!("../../docs/architecture.md"), 9),
     ("docs/security.md", include_str!("../../docs/security.md"), 20),
-    ("docs/operations.md", include_str!("../../docs/operations.md"), 18),
+    ("docs/operations.md", include_str!("../../docs/operations.md"), 33),
 ];
 
 #[test]
@@ -90,6 +90,16 @@ fn every_row_names_a_test() {
             let named = cell.matches("::").count();
             assert!(named > 0 && tests(cell).len() == named, "{name}: {row:?} names no test as `path::function`");
         }
+    }
+}
+
+#[test]
+fn every_failure_of_the_operations_page_has_an_end_to_end_test() {
+    let (name, page, _) = PAGES[2];
+    assert_eq!(name, "docs/operations.md");
+    for (columns, row) in rows(page) {
+        let tests = tests(row[columns - 1]);
+        assert!(tests.iter().any(|(path, _)| path.starts_with("tests/tests/e2e/")), "{name}: {row:?} has no end-to-end test");
     }
 }
 

@@ -25,11 +25,13 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    let arn = owner.and_then(|owner| owner.task);
     // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
-    if let Some(arn) = owner.and_then(|owner| owner.task) {
-        ports.tasks.stop(&arn, "run is recorded").await?;
+    if let Some(arn) = &arn {
+        ports.tasks.stop(arn, "run is recorded").await?;
     }
-    let published = publish(ports, settings, hint, update, &outcome, task.as_ref().map(|task| (task, result)), now).await?;
+    let ended = arn.as_deref().zip(task.as_ref()).map(|(arn, task)| (arn, task, result));
+    let published = publish(ports, settings, hint, update, &outcome, ended, now).await?;
     if let Some(update) = published {
         hand_over(ports, settings, hint, due, update).await?;
     }
@@ -47,12 +49,15 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     hint: &RunHint,
     update: Option<Update>,
     outcome: &Outcome,
-    task: Option<(&TaskFolder, Option<Vec<u8>>)>,
+    task: Option<(&str, &TaskFolder, Option<Vec<u8>>)>,
     now: Timestamp,
 ) -> Result<Option<Update>, Error> {
-    let (task, result) = task.unzip();
+    let (arn, task, result) = match task {
+        Some((arn, task, result)) => (Some(arn), Some(task), result),
+        None => (None, None, None),
+    };
     let secret = match (&update, task) {
-        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result.flatten(), now).await?,
+        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result, now).await?,
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
@@ -82,7 +87,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     loop {
         let told = update.is_complete();
         let message = update.spec.message.clone();
-        if !update.set_complete(failure, now, |status| status::fill(status, outcome, message, secret.clone(), log.clone())) {
+        if !update.set_complete(failure, now, |status| status::fill(status, outcome, arn, message, secret.clone(), log.clone())) {
             break;
         }
         tries -= 1;

@@ -59,11 +59,13 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     }
 }
 
-/// Writes an outcome into the Update's status; the result depends on nothing else. `message` is the one in the Update's spec,
-/// which Pulumi repeats for an operation that changed something.
+/// Writes an outcome into the Update's status; the result depends on nothing else. `task` is the ARN of the owner, which a short run
+/// may end before its launcher has shown it. `message` is the one in the Update's spec, which Pulumi repeats for an operation that
+/// changed something.
 pub(crate) fn fill(
     status: &mut UpdateStatus,
     outcome: &Outcome,
+    task: Option<&str>,
     message: Option<String>,
     secret: Option<String>,
     log: Option<String>,
@@ -94,6 +96,9 @@ pub(crate) fn fill(
     };
     ours.steps = outcome.steps.iter().map(step).collect();
     ours.summary = summary(outcome);
+    if let Some(task) = task {
+        ours.task = Some(task.to_owned());
+    }
 }
 
 /// Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and every reconciliation would

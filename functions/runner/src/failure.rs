@@ -73,9 +73,9 @@ impl Failure {
     }
 
     /// Names the fields for another image if the message says that a program was not found: on the task's PATH, or on another machine
-    /// that runs commands. The remedy comes first, because a long message loses its end.
-    pub(crate) fn of_image(self) -> Self {
-        if !lacks_program(&self.message) {
+    /// that runs commands. `has` tells whether the task has a program. The remedy comes first, because a long message loses its end.
+    pub(crate) fn of_image(self, has: impl Fn(&str) -> bool) -> Self {
+        if !lacks_program(&self.message, has) {
             return self;
         }
         Self { message: format!("a program was not found; if the run's image lacks it, {OTHER_IMAGE}; {}", self.message), ..self }
@@ -110,7 +110,7 @@ impl Failure {
 }
 
 /// Returns whether the text has the message of a language, a shell or pulumi that did not find a program.
-fn lacks_program(text: &str) -> bool {
+fn lacks_program(text: &str, has: impl Fn(&str) -> bool) -> bool {
     // The start and the end of each message; a line can have other text around them.
     const MESSAGES: [(&str, &str); 7] = [
         // Go, and with it pulumi and its providers.
@@ -119,25 +119,51 @@ fn lacks_program(text: &str) -> bool {
         ("exec: executable ", " not found"),
         // pulumi, if a part of the program is in another language.
         ("no language plugin ", "found in the workspace"),
+        // The hosts of Go, of Python, and of the package managers of Python and Node.js.
+        ("unable to find program: ", ""),
+        ("failed to locate any of ", " on your PATH"),
+        ("Could not find `", "` executable"),
         // bash.
         ("", ": command not found"),
+    ];
+    // The same around the name of the program, for languages that have one message for a program and a working directory.
+    const NAMED: [(&str, &str); 4] = [
         // Node.js.
-        ("spawn", " ENOENT"),
+        ("spawn ", " ENOENT"),
+        ("spawnSync ", " ENOENT"),
         // Java.
         ("Cannot run program ", "No such file or directory"),
         // .NET.
         ("trying to start process ", "No such file or directory"),
     ];
-    let of_language =
-        |line: &str| MESSAGES.iter().any(|(start, end)| line.split_once(start).is_some_and(|(_, rest)| rest.contains(end)));
+    let between = |line: &str, (start, end): (&str, &str)| {
+        let (_, rest) = line.split_once(start)?;
+        Some(rest.split_once(end)?.0.to_owned())
+    };
+    let of_language = |line: &str| {
+        MESSAGES.iter().any(|message| between(line, *message).is_some())
+            || NAMED.iter().filter_map(|message| between(line, *message)).any(|name| !has(first_word(&name)))
+    };
     // dash and BusyBox, as /bin/sh; a line with "refresh: " is neither.
     let of_shell = |line: &str| {
         line.split_once("sh: ")
             .is_some_and(|(before, rest)| !before.ends_with(char::is_alphabetic) && rest.trim_end().ends_with(": not found"))
     };
-    // Python has the same error for a file that it cannot open.
-    let of_python = text.contains("in _execute_child") && text.contains("FileNotFoundError");
-    of_python || text.lines().any(|line| of_language(line) || of_shell(line))
+    // Python has the same error for a file that it cannot open, and for a working directory, which is a path.
+    let of_python = |line: &str| {
+        let name = between(line, ("FileNotFoundError: [Errno 2] No such file or directory: '", "'"));
+        name.is_some_and(|name| !name.contains('/') && !has(&name))
+    };
+    let is_python = text.contains("in _execute_child");
+    text.lines().any(|line| of_language(line) || of_shell(line) || is_python && of_python(line))
+}
+
+/// The first word of a text, which may be in quotes.
+fn first_word(text: &str) -> &str {
+    match text.chars().next() {
+        Some(quote @ ('"' | '\'')) => text[1..].split(quote).next().unwrap_or_default(),
+        _ => text.split(' ').next().unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
@@ -182,7 +208,7 @@ mod tests {
 
     #[test]
     fn missing_program_names_the_image_fields() {
-        let message = |words: &str| Failure::unknown(words).of_image().message;
+        let message = |words: &str| Failure::unknown(words).of_image(|program| ["sh", "/bin/sh"].contains(&program)).message;
         // The output of the programs of this machine.
         let said = |program: &str, arguments: &[&str]| {
             let output = Command::new(program).args(arguments).output().unwrap();
@@ -202,7 +228,20 @@ mod tests {
             "Error: spawn kubectl ENOENT\n    at ChildProcess._handle.onexit (node:internal/child_process:285:19)".into(),
             "Error: spawnSync kubectl ENOENT\n    at Object.spawnSync (node:internal/child_process:1123:20)".into(),
             "java.io.IOException: Cannot run program \"kubectl\": error=2, No such file or directory".into(),
+            // .NET 8, whose message always has the working directory.
+            "An error occurred trying to start process 'kubectl' with working directory '/share/source/app'. No such file or directory"
+                .into(),
             "error: no language plugin 'pulumi-language-python' found in the workspace or on your $PATH".into(),
+            // Pulumi 3.259 in an image that has the hosts of its languages, and not the languages.
+            "error: failed to discover package requirements: couldn't find go binary: unable to find program: go".into(),
+            "error: installing dependencies: failed to locate any of [\"python3\" \"python\"] on your PATH. Have you installed Python 3.6 or \
+             greater?"
+                .into(),
+            "error: installing dependencies: could not find npm on the $PATH; npm is installed with Node.js available at \
+             https://nodejs.org/: Could not find `npm` executable.\nInstall npm and make sure it is in your PATH."
+                .into(),
+            "error: an unhandled error occurred: could not find node on the $PATH: exec: \"node\": executable file not found in $PATH"
+                .into(),
         ] {
             let told = message(&words);
             assert!(
@@ -220,6 +259,20 @@ mod tests {
             "FileNotFoundError: [Errno 2] No such file or directory: 'settings.json'",
         ] {
             assert_eq!(message(words), words);
+        }
+        // A working directory that is not there: of programs of this machine, Go 1.26, Node.js 20, Java 17, .NET 8, bash.
+        for words in [
+            said("sh", &["-c", "cd /missing"]),
+            said("python3", &["-c", "import subprocess; subprocess.run(['sh'], cwd='/missing')"]),
+            "error: chdir /missing: no such file or directory: running \"ls\":".into(),
+            "Error: spawn sh ENOENT\n    at ChildProcess._handle.onexit (node:internal/child_process:285:19)".into(),
+            "Error: spawnSync /bin/sh ENOENT\n    at Object.spawnSync (node:internal/child_process:1123:20)".into(),
+            "java.io.IOException: Cannot run program \"sh\" (in directory \"/missing\"): error=2, No such file or directory"
+                .into(),
+            "An error occurred trying to start process 'sh' with working directory '/missing'. No such file or directory".into(),
+            "bash: line 1: cd: /missing: No such file or directory".into(),
+        ] {
+            assert_eq!(message(&words), words);
         }
     }
 

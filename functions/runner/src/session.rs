@@ -8,6 +8,8 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     convert::Infallible,
+    env,
+    ffi::OsStr,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -187,10 +189,19 @@ impl<'a> Session<'a> {
             ended = self.steps(report) => ended,
         };
         ended.map_err(|failure| {
-            let Failure { reason, message } = failure.of_disk().of_image();
+            let Failure { reason, message } = failure.of_disk().of_image(|program| self.has(program));
             let message = cut(&self.pulumi.mask.apply(&message), MAX_MESSAGE_BYTES);
             Failure { reason, message }
         })
+    }
+
+    /// Returns whether the task has a program: at that path, or on the PATH of its calls.
+    fn has(&self, program: &str) -> bool {
+        if program.contains('/') {
+            return self.pulumi.dir.join(program).exists();
+        }
+        let path = self.pulumi.environment.get(OsStr::new("PATH"));
+        path.is_some_and(|path| env::split_paths(path).any(|folder| folder.join(program).exists()))
     }
 
     /// Stops the run when that is due; the steps then end by themselves.

@@ -1,18 +1,19 @@
 //! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless unchanged, and which need a change. The
 //! functions' own code decides. A report has no value of a Secret, a variable or a configuration key.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr},
-};
+mod git;
+mod report;
 
 use driftless_api::{Stack, Update, Workspace, WorkspaceSpec};
-use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec, login_in};
+use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec};
 use serde::{Deserialize as _, de::DeserializeOwned};
 use serde_json::Value;
 use url::Url;
 
 use crate::tools::Kubectl;
+use git::of_git;
+pub use report::{Note, Report, Verdict};
+use report::{better, different, refused};
 
 /// Annotations of a `ServiceAccount` that give a pod an identity, but not a task, and the replacement for each.
 const IDENTITIES: [(&str, &str); 2] = [
@@ -29,77 +30,8 @@ const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"]
 /// The replacement for `imagePullSecrets`.
 const LOGINS: &str = "list the registry in PrivateRegistries if a run uses an image from it (docs/images.md)";
 
-/// The hosts whose ssh keys an installation knows by default.
-const KNOWN_HOSTS: [&str; 2] = ["github.com", "gitlab.com"];
-/// Suffixes of names that only private networks resolve.
-const PRIVATE_NAMES: [&str; 4] = [".local", ".internal", ".svc", ".cluster.local"];
 /// The suffixes of the cluster's own names, which a task cannot reach.
 const CLUSTER_NAMES: [&str; 2] = [".svc", ".cluster.local"];
-
-/// How an object, or a part of it, works under Driftless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// As under PKO.
-    Same,
-    /// It works, and does more.
-    Better,
-    /// It works, but not as under PKO.
-    Different,
-    /// It does not work.
-    Refused,
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(match self {
-            Self::Same => "same",
-            Self::Better => "better",
-            Self::Different => "different",
-            Self::Refused => "refused",
-        })
-    }
-}
-
-/// One note about an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// How it works.
-    pub verdict: Verdict,
-    /// The fact, with the field.
-    pub what: String,
-    /// The remedy. Empty if none is needed, or if `what` contains it.
-    pub remedy: &'static str,
-}
-
-/// All notes about an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// `Kind namespace/name`.
-    pub object: String,
-    /// Empty for an object that works unchanged.
-    pub notes: Vec<Note>,
-}
-
-impl Report {
-    /// The verdict of the worst note.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        self.notes.iter().map(|note| note.verdict).max().unwrap_or(Verdict::Same)
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:9}  {}", self.verdict(), self.object)?;
-        for Note { verdict, what, remedy } in &self.notes {
-            write!(formatter, "\n             {verdict}: {what}")?;
-            if !remedy.is_empty() {
-                write!(formatter, "\n               do: {remedy}")?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The objects of a cluster, as its API server lists them.
 #[derive(Debug, Default)]
@@ -156,11 +88,12 @@ pub fn without_image(objects: &Objects) -> Vec<String> {
     stacks.chain(objects.workspaces.iter().filter(is_bare)).map(name).collect()
 }
 
-/// Whether neither the field nor the container `pulumi` of the pod template names an image.
-fn names_none(mut workspace: WorkspaceSpec) -> bool {
-    (workspace.git, workspace.flux, workspace.local) = (None, None, None);
-    let image = workspace.shape("spec", DefaultSize::default()).map(|shape| shape.image);
-    image.unwrap_or(workspace.image).is_none_or(|image| image.is_empty())
+/// Whether neither the field nor the container `pulumi` of the pod template names an image, whatever else the spec has.
+fn names_none(workspace: WorkspaceSpec) -> bool {
+    let pod = workspace.pod_template.and_then(|pod| pod.spec).unwrap_or_default();
+    let main = pod["containers"].as_array().into_iter().flatten().filter(|container| container["name"] == "pulumi");
+    let image = main.filter_map(|container| container["image"].as_str()).next_back();
+    image.or(workspace.image.as_deref()).is_none_or(str::is_empty)
 }
 
 fn is_of_stack(workspace: &Workspace) -> bool {
@@ -235,52 +168,6 @@ fn of_update(update: &Update) -> Vec<Note> {
     )]
 }
 
-/// What prevents a git server from being reached or trusted.
-fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
-    let mut notes: Vec<_> = login(field, url).into_iter().collect();
-    let Some((is_ssh, host)) = server(url) else { return notes };
-    if is_private(&host) {
-        notes.push(different(
-            format!(
-                "{field}: git server {host:?} seems to be in a private network and is reached only if GitPrivateHosts lists it"
-            ),
-            "list it in the parameter GitPrivateHosts (docs/sources.md)",
-        ));
-    }
-    if has_login && url.starts_with("http://") {
-        notes.push(refused(format!("{field} is an http URL with credentials, which is not fetched"), "use https"));
-    }
-    if is_ssh && !KNOWN_HOSTS.contains(&&*host) {
-        notes.push(different(
-            format!("{field}: SSH host key of {host:?} is unknown; Driftless knows those of github.com and gitlab.com"),
-            "put its known_hosts line into GitKnownHosts, or into the key known_hosts of the Secret with the ssh key (docs/sources.md)",
-        ));
-    }
-    notes
-}
-
-/// Returns whether the URL is for ssh, and its host: of a URL, or of git's short form `user@host:path`.
-fn server(url: &str) -> Option<(bool, String)> {
-    let (is_ssh, host) = if url.contains("://") {
-        let url = Url::parse(url).ok()?;
-        (url.scheme() == "ssh", url.host_str()?.to_owned())
-    } else {
-        let (host, _) = url.split_once(':').filter(|(host, _)| !host.contains('/'))?;
-        (true, host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned())
-    };
-    Some((is_ssh, host.trim_matches(['[', ']']).trim_end_matches('.').to_lowercase()))
-}
-
-/// Returns whether a host is in a private network, as far as its name or address shows.
-fn is_private(host: &str) -> bool {
-    match host.parse() {
-        // 100.64.0.0/10 is carrier-grade NAT, which some CNIs use for Pods.
-        Ok(IpAddr::V4(address)) => address.is_private() || matches!(Ipv4Addr::octets(&address), [100, 64..=127, ..]),
-        Ok(IpAddr::V6(address)) => address.is_unique_local(),
-        Err(_) => !host.contains('.') || PRIVATE_NAMES.iter().any(|end| host.ends_with(end)),
-    }
-}
-
 /// Returns whether a backend's URL, or the `endpoint` in it, names a Service of the cluster.
 fn is_in_cluster(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
@@ -291,17 +178,6 @@ fn is_in_cluster(url: &str) -> bool {
         address.split([':', '/']).next().unwrap_or_default().to_owned()
     });
     host.into_iter().chain(endpoint).any(|host| CLUSTER_NAMES.iter().any(|end| host.ends_with(end)))
-}
-
-fn login(field: &str, url: &str) -> Option<Note> {
-    let url = Url::parse(url).ok()?;
-    let what = login_in(&url)?;
-    let remedy = if url.scheme() == "ssh" {
-        "remove it, and name a Secret with the key in gitAuth (of a Workspace: git.auth)"
-    } else {
-        "remove it, and name a Secret with it in gitAuth (of a Workspace: git.auth)"
-    };
-    Some(refused(format!("{field} contains {what}; it is not fetched"), remedy))
 }
 
 /// What a program for AWS lacks if its `ServiceAccount` names no role. A note is only added if the object itself shows the use of
@@ -387,18 +263,6 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
         notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets have no effect on a task"), LOGINS));
     }
     notes
-}
-
-fn better(what: &str) -> Note {
-    Note { verdict: Verdict::Better, what: what.into(), remedy: "" }
-}
-
-fn different(what: impl Into<String>, remedy: &'static str) -> Note {
-    Note { verdict: Verdict::Different, what: what.into(), remedy }
-}
-
-fn refused(what: impl Into<String>, remedy: &'static str) -> Note {
-    Note { verdict: Verdict::Refused, what: what.into(), remedy }
 }
 
 #[cfg(test)]
@@ -646,6 +510,8 @@ mod tests {
                 named("empty", &template(&json!({ "image": "" }))),
                 named("field", &template(&json!({ "image": "mine" }))),
                 named("container", &pod(&json!({ "containers": [{ "name": "pulumi", "image": "mine" }] }))),
+                named("refused", &pod(&json!({ "hostNetwork": true, "containers": [{ "name": "pulumi", "image": "mine" }] }))),
+                named("refused-none", &template(&json!({ "local": { "dir": "/app" } }))),
                 named("sidecar", &pod(&json!({ "containers": [{ "name": "other", "image": "mine" }] }))),
                 named("unread", &json!({ "stack": 7 })),
             ],
@@ -656,7 +522,8 @@ mod tests {
             ],
             ..Objects::default()
         };
-        let expected = ["Stack shop/none", "Stack shop/empty", "Stack shop/sidecar", "Workspace shop/own"];
+        let expected =
+            ["Stack shop/none", "Stack shop/empty", "Stack shop/refused-none", "Stack shop/sidecar", "Workspace shop/own"];
         assert_eq!(without_image(&objects), expected);
     }
 

@@ -408,7 +408,7 @@ pub struct DriftlessStackStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlatformFailures {
-    /// Number of these runs. The back-off grows with it, up to 30 minutes.
+    /// Number of these runs. The back-off grows with it, up to 5 minutes.
     pub count: i64,
     /// Whether Pulumi has not run this generation yet.
     pub fresh: bool,

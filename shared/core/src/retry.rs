@@ -9,8 +9,9 @@ pub const MAX_FAILURES: i64 = 3;
 const FIRST_COOLDOWN_SECONDS: i64 = 10;
 const COOLDOWN_FACTOR: i64 = 3;
 const MAX_COOLDOWN_SECONDS: i64 = 24 * 60 * 60;
-/// A failed attempt is billed for a minute: two an hour cost little even if the cause lasts.
-const MAX_PLATFORM_COOLDOWN_SECONDS: i64 = 30 * 60;
+/// As between the kubelet's pulls of an image: a Stack recovers within this time after the cause is gone. A failed attempt is billed for a
+/// minute.
+const MAX_PLATFORM_COOLDOWN_SECONDS: i64 = 5 * 60;
 const MIN_RESYNC_SECONDS: i64 = 60;
 
 /// What follows the failed run of a Stack.
@@ -48,7 +49,7 @@ pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
     capped(failures, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
 }
 
-/// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 30 min, without a limit on the retries.
+/// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 5 min, without a limit on the retries.
 #[must_use]
 pub fn platform_cooldown(count: i64) -> SignedDuration {
     capped(count.saturating_sub(1), MAX_PLATFORM_COOLDOWN_SECONDS)

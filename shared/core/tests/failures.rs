@@ -125,7 +125,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
         let status = ended.status.clone();
         let wait = ended.requeue_at.unwrap().duration_since(at);
         assert_eq!((status.last_update.as_ref().unwrap().failures, status.ran), (0, Some(false)));
-        let told = ["10s", "30s", "1m30s", "4m30s", "13m30s", "30m0s", "30m0s", "30m0s"][waits.len()];
+        let told = ["10s", "30s", "1m30s", "4m30s", "5m0s", "5m0s", "5m0s", "5m0s"][waits.len()];
         let words = "Reconciling/PlatformFailure: the task ended without a result: CannotPullContainerError; check the image";
         let next = format!("not counted as a failed update; retried after {told}");
         assert_eq!(condition(&ended), format!("{words}; {next}"));
@@ -133,7 +133,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
         (snapshot.stack.status, snapshot.run, at) = (status, RunState::None, at + wait);
         assert!(created(&plan_at(&snapshot, at)).is_some());
     }
-    assert_eq!(waits, [10, 30, 90, 270, 810, 1800, 1800, 1800]);
+    assert_eq!(waits, [10, 30, 90, 270, 300, 300, 300, 300]);
 
     // When the cause is gone the Stack recovers by itself, and its status keeps no trace of it.
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));

@@ -184,7 +184,7 @@ async fn invoke(State(control): Shared, Path(function): Path<String>, Json(event
 }
 
 async fn chill(State(control): Shared, Path(function): Path<String>) -> Answer<()> {
-    Ok(Json(control.parts.lambda.chill(&function)?))
+    Ok(Json(control.parts.lambda.chill(&function).await?))
 }
 
 async fn limit_functions(State(control): Shared, Json(executions): Json<Option<usize>>) -> Answer<()> {
@@ -330,7 +330,7 @@ impl Client {
         self.call(reqwest::Method::POST, &format!("functions/{function}/invoke"), event).await
     }
 
-    /// Ends the idle instances of a function, so that the next invocation is a cold start.
+    /// Ends the instances of a function once none runs, so that the next invocation is a cold start.
     pub async fn chill(&self, function: &str) -> Result<()> {
         self.call(reqwest::Method::POST, &format!("functions/{function}/chill"), &()).await
     }

@@ -1,5 +1,5 @@
-//! Creates what moto's `CloudFormation` ignores, with the API calls that `CloudFormation` makes on AWS and the values of the template. The
-//! AWS CLI refuses unknown fields, moto refuses values that it validates, and the test compares what moto stores.
+//! Creates what moto's `CloudFormation` ignores (`MADE_BY_THE_TEST`), with the API calls that `CloudFormation` makes on AWS and the values of
+//! the template. The AWS CLI refuses unknown fields, moto refuses values that it validates, and the test compares what moto stores.
 
 use serde_json::{Map, Value, json};
 

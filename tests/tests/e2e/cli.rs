@@ -111,6 +111,8 @@ async fn cli_shows_a_stack_while_it_waits_runs_and_rests() -> Result<()> {
     done(&team, &["wait", "app", "--applied", "--commit", &commit, "--timeout", "10s"]).await?;
     let (text, code) = run(&team, &["wait", "app", "--applied", "--commit", &"0".repeat(40), "--timeout", "1s"]).await?;
     ensure!(code == 124, "{code}: {text}");
+    let last = team.updates("app").await?.pop().context("an Update")?.name_any();
+    wait(&team, &last, "to be complete, which its Stack does not wait for", Update::is_complete).await?;
     let explanation = explained(&team, "app").await?;
     ensure!(explanation["doing"] == "rests" && explanation["reason"] == "Ready", "{explanation}");
     let (text, code) = run(&team, &["explain", "absent"]).await?;
@@ -178,6 +180,8 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;
+    let last = team.updates("app").await?.pop().context("an Update")?.name_any();
+    wait(&team, &last, "to be complete, which its Stack does not wait for", Update::is_complete).await?;
     let mut page = command(&world, &team.name, &["ui"])?;
     let mut page = page.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
     let lines = BufReader::new(page.stdout.take().context("its output")?).lines();

@@ -1,4 +1,4 @@
-//! A cluster whose API server drops packets, beside a healthy one.
+//! A cluster whose API server drops packets for its functions, beside a healthy one.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, RunHint, VERSION, to_json};
 use driftless_tests::{
-    aws::control::{Invoked, Status, Switches},
-    scenario::{Handle, Namespace, RUN, Source, output},
-    world::{cluster, ready},
+    aws::control::{Status, Switches},
+    scenario::{Handle, Hold, Namespace, Source, is_ready, output},
+    world::cluster,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -18,9 +18,10 @@ use tokio::{
     time::{Duration, Instant, timeout},
 };
 
-use crate::world::{alone, aws, no_dead_letters, second};
+use crate::world::{alone, aws, no_dead_letters, nothing_was_given_up, second};
 
-const DEAD: &str = "dead";
+/// The cluster whose API server the functions reach through the hole.
+const DEAD: &str = cluster::SECOND;
 const FUNCTIONS: [&str; 5] = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
 const SWEEP_FAILED: &str = "Sweeper: ";
 /// Less than the time of a batch about the dead cluster if its messages were handled one after another: the function's whole
@@ -88,24 +89,16 @@ async fn store(world: &Handle, kubeconfigs: &[(String, String)]) -> Result<()> {
     Ok(())
 }
 
-/// The kubeconfig with the second cluster once more, as [`DEAD`] and at another address.
-fn with_dead(kubeconfig: &str, url: &str) -> Result<String> {
+/// The kubeconfig with another address of the dead cluster.
+fn moved(kubeconfig: &str, url: &str) -> Result<String> {
     let mut kubeconfig: Value = serde_saphyr::from_str(kubeconfig)?;
-    for (list, of) in [("clusters", "cluster"), ("users", "user"), ("contexts", "context")] {
-        let entries = kubeconfig[list].as_array_mut().context("a list")?;
-        let mut entry = entries.iter().find(|entry| entry["name"] == cluster::SECOND).context("the second cluster")?.clone();
-        entry["name"] = DEAD.into();
-        match of {
-            "cluster" => entry[of]["server"] = url.into(),
-            "context" => entry[of] = json!({ "cluster": DEAD, "user": DEAD }),
-            _ => {}
-        }
-        entries.push(entry);
-    }
+    let clusters = kubeconfig["clusters"].as_array_mut().context("a list")?;
+    let dead = clusters.iter_mut().find(|entry| entry["name"] == DEAD).context("the second cluster")?;
+    dead["cluster"]["server"] = url.into();
     Ok(serde_saphyr::to_string(&kubeconfig)?)
 }
 
-/// Sends `messages` messages about objects of the dead cluster to each queue.
+/// Sends `messages` messages about objects that the dead cluster does not have to each queue.
 async fn backlog(world: &Handle, messages: usize) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let key = |kind: &str, number| ObjectKey {
@@ -160,6 +153,14 @@ async fn pause(world: &Handle) -> Result<()> {
     Ok(())
 }
 
+/// Ends the instances of the functions that call clusters.
+async fn chill(world: &Handle) -> Result<()> {
+    for function in FUNCTIONS {
+        world.control.chill(function).await?;
+    }
+    Ok(())
+}
+
 /// The sweeper's invocations, and the failed messages of all functions.
 fn counts(status: &Status) -> (u64, u64) {
     let failed = status.mappings.values().filter_map(|counts| counts["failed"].as_u64()).sum();
@@ -167,12 +168,12 @@ fn counts(status: &Status) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn cluster_that_drops_packets_delays_no_push_of_another() -> Result<()> {
+async fn cluster_that_drops_packets_delays_no_push_of_another_and_runs_its_own_afterwards() -> Result<()> {
     let (world, _alone) = alone().await?;
     let before = kubeconfigs(&world).await?;
     let team = world.namespace("beside-a-dead-cluster").await?;
     let seen = dead_cluster(&world, &team, &before).await;
-    // Removes the cluster and every message about it, also after a failure.
+    // Removes every message about the cluster, also after a failure.
     store(&world, &before).await?;
     pause(&world).await?;
     let sqs = aws_sdk_sqs::Client::new(&aws(&world, None).await?);
@@ -180,12 +181,25 @@ async fn cluster_that_drops_packets_delays_no_push_of_another() -> Result<()> {
         sqs.purge_queue().queue_url(url).send().await?;
     }
     world.control.reset().await?;
-    for function in FUNCTIONS {
-        world.control.chill(function).await?;
-    }
+    chill(&world).await?;
     world.control.forgive(SWEEP_FAILED).await?;
     seen?;
     team.clear().await
+}
+
+/// A Stack of each name in the cluster: the first is Ready, and the run of the second stays in progress while there is a hold.
+async fn inhabit<'w>(behind: &'w Handle, ready: &str, live: &str) -> Result<(Namespace<'w>, Hold)> {
+    let away = behind.namespace("in-a-dead-cluster").await?;
+    // No controller creates it there.
+    away.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
+    let hold = away.hold()?;
+    for (name, more) in [(ready, String::new()), (live, hold.property())] {
+        away.apply_program(name, &away.program(&format!("{name}.txt"), "one", &more)?).await?;
+        away.apply_stack_as(name, name, "{}", Source::Program(name), "").await?;
+    }
+    away.ready_after(ready, 1).await?;
+    away.running(live).await?;
+    Ok((away, hold))
 }
 
 async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(String, String)]) -> Result<()> {
@@ -193,19 +207,24 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;
     let usual = pushes(team, &["one", "two", "three"]).await?;
-
     let behind = second(world).await?;
+    let (away, hold) = inhabit(&behind, "changed", "live").await?;
+
     let server = kube::config::Kubeconfig::read_from(behind.get("WORLD_SECOND_KUBECONFIG")?)?;
     let server = server.clusters.into_iter().find_map(|entry| entry.cluster?.server).context("a server")?;
     let hole = Blackhole::new(server.trim_start_matches("https://").to_owned()).await?;
-    let with_dead = |(secret, text): &(String, String)| Ok((secret.clone(), with_dead(text, &hole.url)?));
-    store(world, &kubeconfigs.iter().map(with_dead).collect::<Result<Vec<_>>>()?).await?;
+    let moved = |(secret, text): &(String, String)| Ok((secret.clone(), moved(text, &hole.url)?));
     world.control.pause_schedule(true).await?;
-    world.control.set("CLUSTERS", &[cluster::NAME, cluster::SECOND, DEAD].join(",")).await?;
+    store(world, &kubeconfigs.iter().map(moved).collect::<Result<Vec<_>>>()?).await?;
+    // Functions read it when they start.
+    chill(world).await?;
 
     let (swept, failed) = counts(&world.control.status().await?);
     world.control.trigger("Sweeper").await?;
     backlog(world, 40).await?;
+    // A user of that cluster still reaches its API server, and so does its forwarder.
+    away.apply_program("changed", &away.program("changed.txt", "two", "")?).await?;
+    drop(hold);
     let beside = pushes(team, &["four", "five", "six", "seven", "eight"]).await?;
     let (usually, then) = (usual[usual.len() / 2], beside[beside.len() / 2]);
     println!("pushes took {usual:?}, and {beside:?} beside a cluster that drops packets");
@@ -216,17 +235,20 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     ensure!(counts(&status) == (swept + 1, failed), "{swept} sweeps and {failed} failed messages before: {status:#?}");
     ensure!(status.alarms.len() == 1 && status.alarms[0].starts_with(SWEEP_FAILED), "{:#?}", status.alarms);
     no_dead_letters(world).await?;
+    for stack in away.stacks().await? {
+        ensure!(output(&stack, "content") != Some(&json!("two")), "a function reached the cluster: {:#?}", stack.status);
+    }
 
-    // When packets pass again, the sweep succeeds. Its hints for the second cluster's other name are not handled.
-    pause(world).await?;
+    // When packets pass again, both Stacks continue by themselves.
     if hole.revive.send(()).is_err() {
         bail!("the listener is gone");
     }
-    world.control.chill("Sweeper").await?;
-    ready::until("a sweep succeeds", RUN, async || match world.control.invoke("Sweeper", &json!({})).await? {
-        Invoked::Answer(_) => Ok(()),
-        Invoked::Failure(why) => bail!("{why}"),
-    })
-    .await?;
-    world.control.set("CLUSTERS", &[cluster::NAME, cluster::SECOND].join(",")).await
+    world.control.pause_schedule(false).await?;
+    away.wait("changed", "to have run the change", |stack| is_ready(stack) && output(stack, "content") == Some(&json!("two")))
+        .await?;
+    away.ready_after("changed", 2).await?;
+    away.ready_after("live", 1).await?;
+    world.control.forgive(SWEEP_FAILED).await?;
+    nothing_was_given_up(world).await?;
+    away.clear().await
 }

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{canary::in_no_file, world::shared};
+use crate::{canary::in_no_file, updates::wait, world::shared};
 
 /// A secret property that must not be shown: as applied, and as changed by hand.
 const SECRETS: [&str; 2] = ["canary-drift-applied-51c2", "canary-drift-changed-77ab"];
@@ -95,13 +95,7 @@ async fn drift_is_named_on_schedule_and_remediated_on_request() -> Result<()> {
     let status = |stack: &Stack| stack.status.clone().context("a status");
     let (before, after) = (status(&clean)?, status(&found)?);
     assert_eq!((before.last_update, before.outputs, None), (after.last_update, after.outputs, after.current_update));
-    // The Event follows the write of the status.
-    ready::until("the Event", RUN, async || {
-        let events = team.events("app", "DriftDetected").await?;
-        ensure!(events.iter().any(|note| note.contains("3 resources drifted: ")), "{events:?}");
-        Ok(())
-    })
-    .await?;
+    team.told("app", "DriftDetected", &["3 resources drifted: "]).await?;
     let (checks, runs) = checks_and_runs(&team).await?;
     ensure!(runs.len() == 1 && checks.len() >= 2, "{checks:#?}\n{runs:#?}");
     ensure!(checks.iter().all(|check| check.spec.operation.as_deref() == Some("refresh")), "{checks:#?}");
@@ -165,9 +159,10 @@ async fn update_does_not_wait_for_a_drift_check() -> Result<()> {
         Ok(())
     })
     .await?;
-    let (checks, runs) = checks_and_runs(&team).await?;
+    let (_, runs) = checks_and_runs(&team).await?;
     ensure!(runs.len() == 2, "{runs:#?}");
-    let ended = checks.iter().find(|update| update.name_any() == check).context("the check")?;
+    // The update may start before the Update of the check is complete.
+    let ended = wait(&team, &check, "to be complete", Update::is_complete).await?;
     let failed = ended.status.as_ref().and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Failed"));
     ensure!(failed.is_some_and(|failed| failed.reason == "Interrupted"), "{ended:#?}");
     // The check had no result, so the status has no drift.

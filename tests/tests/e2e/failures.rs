@@ -196,12 +196,7 @@ async fn refused_update_is_reported_by_event_and_heals_with_an_edit() -> Result<
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let invalid = "  updateTemplate: { metadata: { labels: { team: 'not valid!' } } }\n";
     team.apply_stack_as("app", "app", "{}", Source::Program("app"), invalid).await?;
-    ready::until("an Event names the label", RUN, async || {
-        let events = team.events("app", "UpdateRefused").await?;
-        ensure!(events.iter().any(|note| note.contains("not valid!")), "{events:?}");
-        Ok(())
-    })
-    .await?;
+    team.told("app", "UpdateRefused", &["not valid!"]).await?;
     no_dead_letters(&world).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;

@@ -90,8 +90,7 @@ async fn program_has_the_rights_of_its_service_account() -> Result<()> {
     ensure!(config_map(&team, "denied").await?.is_none(), "it was made");
     let update = team.updates("denied").await?[0].name_any();
     for regarding in ["denied", &update] {
-        let told = team.events(regarding, "ResourceFailed").await?;
-        ensure!(told.iter().any(|note| note.contains("world:index:Identity::made") && note.contains("forbidden")), "{told:?}");
+        team.told(regarding, "ResourceFailed", &["world:index:Identity::made", "forbidden"]).await?;
     }
     // An administrator grants it.
     let everybody =

@@ -1,19 +1,26 @@
 //! Runs that are ended at each of their steps.
 
-use std::{fs, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::Update;
 use driftless_contract::keys;
 use driftless_tests::{
-    scenario::{Handle, Hold, Namespace, RUN, Source, is_ready},
+    scenario::{Handle, Namespace, RUN, Source, is_ready},
     world::ready,
 };
 use futures::future::{try_join, try_join_all};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{Alone, alone, aws, children, nothing_was_given_up, pid, quiet};
+use crate::{
+    programs::literal,
+    world::{Alone, alone, aws, children, nothing_was_given_up, pid, quiet},
+};
 
 /// How a run is ended.
 #[derive(Clone, Copy, Debug)]
@@ -27,10 +34,11 @@ enum End {
 /// The first request of a run.
 const PACK: &str = "GET /in/pack";
 
-/// The step of a run.
+/// The step of a run at which it stays until it is ended. Pulumi does not write the state then: the file backend writes in place, and a
+/// kill in the middle would leave half a state, which no later run can read.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Its `pulumi` has this argument.
+    /// A call of `pulumi` that has this argument; see [`slow_image`].
     Pulumi(&'static str),
     /// It waits for this call of S3.
     Call(&'static str),
@@ -41,8 +49,7 @@ async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_m
     let (world, turn) = alone().await?;
     let team = world.namespace("interrupted").await?;
     let mut hold = Some(team.hold()?);
-    let waits = hold.as_ref().map(Hold::property).unwrap_or_default();
-    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", &waits)?).await?;
+    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", "")?).await?;
     for steps in [&["select", "up"].map(Step::Pulumi)[..], &[Step::Call(PACK)], &[Step::Call("PUT /out/result")]] {
         at(&team, steps).await?;
         drop(hold.take());
@@ -82,7 +89,8 @@ async fn at(team: &Namespace<'_>, steps: &[Step]) -> Result<()> {
 async fn start(team: &Namespace<'_>, step: Step, end: End) -> Result<Run> {
     let (Step::Pulumi(word) | Step::Call(word)) = step;
     let stack = format!("{}-{end:?}", word.rsplit('/').next().unwrap_or_default()).to_lowercase();
-    team.apply_stack_as(&stack, &stack, "{}", Source::Program("app"), "").await?;
+    let more = if let Step::Pulumi(called) = step { literal("PATH", &slow_image(team, called)?) } else { String::new() };
+    team.apply_stack_as(&stack, &stack, "{}", Source::Program("app"), &more).await?;
     let task = ready::until(&format!("{stack} has a task"), RUN, async || {
         let update = team.updates(&stack).await?.into_iter().next().context("no Update")?;
         task(&update).with_context(|| format!("no task: {:#?}", update.status))
@@ -91,9 +99,29 @@ async fn start(team: &Namespace<'_>, step: Step, end: End) -> Result<Run> {
     Ok(Run { stack, task, step, end })
 }
 
+/// The PATH of an image whose `pulumi` waits while the namespace has a hold: at the end of `select`, which has made the stack, and
+/// before the start of `up`. By itself a call takes some tenths of a second.
+fn slow_image(team: &Namespace<'_>, called: &str) -> Result<String> {
+    let (folder, tools) = (team.file(&format!("image-{called}"))?, team.world.get("WORLD_TOOLS")?);
+    let wait = format!("while [ -e {} ]; do sleep 0.2; done", team.hold_marker()?);
+    let slow = match called {
+        "select" => format!("pulumi \"$@\"; ended=$?; {wait}; exit $ended"),
+        _ => wait,
+    };
+    let script = format!("#!/bin/sh\nPATH={tools}:$PATH\ncase \" $* \" in *' {called} '*) {slow};; esac\nexec pulumi \"$@\"\n");
+    fs::create_dir_all(&folder)?;
+    let pulumi = Path::new(&folder).join("pulumi");
+    // Not replaced while a task executes it.
+    if !pulumi.exists() {
+        fs::write(&pulumi, script)?;
+        fs::set_permissions(pulumi, Permissions::from_mode(0o755))?;
+    }
+    Ok(format!("{folder}:/usr/local/bin:/usr/bin:/bin"))
+}
+
 async fn end_at(team: &Namespace<'_>, ecs: &aws_sdk_ecs::Client, run: &Run) -> Result<()> {
     let id = keys::task_id(&run.task);
-    if let Err(error) = arrives(team.world, run.step, id).await {
+    if let Err(error) = arrives(team, run.step, id).await {
         let status = team.stack(&run.stack).await?.status;
         return Err(error.context(format!("{}: {status:#?}", run.stack)));
     }
@@ -111,33 +139,28 @@ fn task(update: &Update) -> Option<String> {
 }
 
 /// Waits until a task is at a step.
-async fn arrives(world: &Handle, step: Step, task: &str) -> Result<()> {
+async fn arrives(team: &Namespace<'_>, step: Step, task: &str) -> Result<()> {
     match step {
         Step::Call(call) => {
             let end = call.split_once(' ').map_or("", |(_, end)| end);
             ready::until(&format!("{call} waits"), RUN, async || {
-                let held = world.control.status().await?.held;
+                let held = team.world.control.status().await?.held;
                 ensure!(held.iter().any(|held| held.contains(task) && held.ends_with(end)), "{held:?}");
                 Ok(())
             })
             .await
         }
-        // Some calls take a tenth of a second.
         Step::Pulumi(called) => {
-            ready::until_every(Duration::from_millis(10), &format!("pulumi {called} is called"), RUN, async || {
-                let calls = calls(pid(world, task)?);
-                ensure!(calls.iter().flatten().any(|other| other == called), "{calls:?}");
+            ready::until(&format!("pulumi {called} waits"), RUN, async || {
+                let calls = children(pid(team.world, task)?);
+                let found = calls.iter().find(|(_, words)| words.iter().any(|word| word == called));
+                let within = found.map(|(pid, _)| children(*pid)).unwrap_or_default();
+                ensure!(within.iter().any(|(_, words)| words[0] == "sleep"), "{calls:?}, {within:?}");
                 Ok(())
             })
             .await
         }
     }
-}
-
-/// The arguments of each live `pulumi` of a runner.
-fn calls(runner: Pid) -> Vec<Vec<String>> {
-    let is_pulumi = |words: &Vec<String>| words.first().is_some_and(|program| program.ends_with("pulumi"));
-    children(runner).into_iter().map(|(_, words)| words).filter(is_pulumi).collect()
 }
 
 async fn all_ready(team: &Namespace<'_>) -> Result<()> {

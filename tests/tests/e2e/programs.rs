@@ -142,7 +142,9 @@ async fn esc_environments_provide_configuration_and_variables() -> Result<()> {
         last.and_then(|last| last.message.as_deref()).is_some_and(|message| message.contains(words))
     })
     .await?;
-    let refused = team.updates("app").await?.pop().context("an Update")?;
+    // The Stack shows the failure before its Update is complete.
+    let refused = team.updates("app").await?.first().context("an Update")?.name_any();
+    let refused = wait(&team, &refused, "to be complete", Update::is_complete).await?;
     let conditions = refused.status.iter().flat_map(|status| &status.conditions);
     ensure!(conditions.into_iter().any(|condition| condition.reason == "InvalidAccessToken"), "{:#?}", refused.status);
     team.apply_secret("cloud", &[("accessToken", TOKEN)]).await?;

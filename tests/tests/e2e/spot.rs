@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update, names};
 use driftless_contract::keys;
 use driftless_tests::{
-    scenario::{Handle, RUN, Source, condition, is_ready},
+    scenario::{Handle, Namespace, RUN, Source, condition, is_ready},
     world::ready,
 };
 use kube::ResourceExt as _;
@@ -26,6 +26,12 @@ async fn capacity(world: &Handle, update: &Update) -> Result<String> {
     let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS no longer lists the task")?;
     let words = task["capacityProviderName"].as_str().or(task["launchType"].as_str());
     Ok(words.context("neither a capacity provider nor a launch type")?.into())
+}
+
+/// The first Update of a Stack, when it is complete: a Stack can be Ready just before that.
+async fn first(team: &Namespace<'_>, stack: &str) -> Result<Update> {
+    let name = team.updates(stack).await?.first().context("no Update")?.name_any();
+    wait(team, &name, "to be complete", Update::is_complete).await
 }
 
 fn annotations(capacity: &str) -> String {
@@ -51,7 +57,7 @@ async fn read_only_runs_use_spot_and_others_on_request() -> Result<()> {
         let is_check = update.labels().contains_key(names::DRIFT_CHECK);
         assert_eq!(capacity(&world, update).await?, if is_check { SPOT } else { ON_DEMAND }, "{}", update.name_any());
     }
-    assert_eq!(capacity(&world, &team.updates("cheap").await?[0]).await?, SPOT);
+    assert_eq!(capacity(&world, &first(&team, "cheap").await?).await?, SPOT);
 
     for (name, annotations, operation, expected) in [
         ("preview", "{}".to_owned(), "preview", SPOT),
@@ -84,7 +90,7 @@ async fn run_without_spot_capacity_runs_on_demand() -> Result<()> {
     let waits = |stack: &Stack| condition(stack).is_some_and(|(.., message)| message.contains("ECS did not start the task"));
     team.wait("app", "to say that there is no capacity", waits).await?;
     team.ready_after("app", 1).await?;
-    assert_eq!(capacity(&world, &team.updates("app").await?[0]).await?, ON_DEMAND);
+    assert_eq!(capacity(&world, &first(&team, "app").await?).await?, ON_DEMAND);
     team.clear().await
 }
 
@@ -112,7 +118,7 @@ async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()
         Ok(())
     })
     .await?;
-    let update = team.updates("app").await?.remove(0);
+    let update = team.running("app").await?;
     assert_eq!(capacity(&world, &update).await?, SPOT);
     let task = ours(&update).task.context("a task")?;
     world.control.reclaim(&task).await?;

@@ -594,6 +594,17 @@ fn message_of_a_run_that_changed_something_is_in_its_status() {
 }
 
 #[test]
+fn run_that_ends_before_its_launcher_has_shown_the_task_names_it() {
+    for shown in [json!({}), json!({ "driftless": { "task": "arn:of:another", "log": "https://log" } })] {
+        let world = world(&of_stack(), &shown);
+        report(&world, &succeeded(&world));
+        look(&world);
+        let ours = update(&world)["status"]["driftless"].clone();
+        assert_eq!((&ours["task"], &ours["log"]), (&json!("arn:aws:ecs:r:1:task/c/t"), &shown["driftless"]["log"]));
+    }
+}
+
+#[test]
 fn update_that_changed_meanwhile_is_completed_at_once() {
     let world = world(&of_stack(), &json!({}));
     let running = update(&world);

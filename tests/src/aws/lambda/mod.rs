@@ -167,9 +167,8 @@ impl Lambda {
     }
 
     /// Ends the idle instances of a function, so that its next invocation is a cold start.
-    pub fn chill(&self, function: &str) -> Result<(), Failure> {
-        lock(&self.host(function)?.idle).clear();
-        Ok(())
+    pub async fn chill(&self, function: &str) -> Result<()> {
+        self.host(function)?.end().await
     }
 
     /// Changes a variable in every function that has it, as an update of the template's parameters does, once no function runs.
@@ -221,6 +220,13 @@ impl Host {
             *lock(&self.environment) = environment;
             lock(&self.idle).clear();
         }
+        Ok(())
+    }
+
+    /// Ends the instances once none runs.
+    async fn end(&self) -> Result<()> {
+        let _all = self.running.acquire_many(self.instances.try_into()?).await?;
+        lock(&self.idle).clear();
         Ok(())
     }
 

@@ -3,11 +3,13 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::Stack;
+use driftless_api::{Stack, Update};
 use driftless_tests::scenario::{Handle, Namespace, Source, condition, is_ready};
+use kube::ResourceExt as _;
 
 use crate::{
     interruption::intact,
+    updates::{ours, wait},
     world::{alone, nothing_was_given_up, shared},
 };
 
@@ -99,8 +101,8 @@ async fn task_with_a_wrong_clock_fails_uncounted_and_runs_with_a_right_one() -> 
 
 /// The log of the task of the Stack's first Update.
 async fn task_log(team: &Namespace<'_>) -> Result<String> {
-    let update = team.updates("app").await?.into_iter().next().context("an Update")?;
-    let task = crate::updates::ours(&update).task.context("a task")?;
+    let update = team.updates("app").await?.first().context("an Update")?.name_any();
+    let task = ours(&wait(team, &update, "to be complete", Update::is_complete).await?).task.context("a task")?;
     let id = driftless_contract::keys::task_id(&task);
     Ok(fs::read_to_string(Path::new(team.world.get("WORLD_LOGS")?).join(format!("{id}.log")))?)
 }

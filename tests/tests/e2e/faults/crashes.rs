@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::{
     interruption::intact,
     notifications::{post, proof, push},
-    updates::ours,
+    updates::{ours, wait},
     world::{aws, keys, looked, nothing_was_given_up, shared},
 };
 
@@ -222,9 +222,11 @@ async fn launch(team: &Namespace<'_>, update: &Update) -> Result<()> {
     Ok(())
 }
 
-/// Checks that one task ran, and that the claim, the slot and the secrets of a Stack's one run are gone.
+/// Checks that one task ran. The claim, the slot and the secrets of a Stack's one run are gone before its Update is complete, which
+/// the Stack does not wait for.
 async fn nothing_is_held(team: &Namespace<'_>, stack: &str) -> Result<()> {
-    let update = team.updates(stack).await?.pop().context("an Update")?;
+    let update = team.updates(stack).await?.pop().context("an Update")?.name_any();
+    let update = wait(team, &update, "to be complete", Update::is_complete).await?;
     let uid = update.uid().context("a uid")?;
     let tasks = tasks_of(team.world, &uid).await?;
     ensure!(tasks.len() == 1, "{stack}: {} tasks", tasks.len());

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use driftless_api::Stack;
 use driftless_tests::scenario::{Source, is_ready};
+use futures::future::try_join;
 
 use crate::{
     interruption::intact,
@@ -34,8 +35,10 @@ async fn full_disk_is_told_with_the_field_and_heals_with_a_larger_one() -> Resul
     team.apply_program("program", &filling()).await?;
     team.apply_stack_as("program", "program", "{}", Source::Program("program"), &template).await?;
 
-    for (stack, words) in [("source", "cannot write \"large.txt\""), ("program", "")] {
-        let stack = team.wait(stack, "to fail", |stack| failed(stack).is_some()).await?;
+    // At the same time: the second one may fail again while the first is awaited.
+    let fails = async |stack: &str| team.wait(stack, "to fail", |stack| failed(stack).is_some()).await;
+    let (source, program) = try_join(fails("source"), fails("program")).await?;
+    for (stack, words) in [(source, "cannot write \"large.txt\""), (program, "")] {
         let (failures, message) = failed(&stack).unwrap_or_default();
         let field = "spec.workspaceTemplate.spec.resources.limits.ephemeral-storage";
         let is_told = [words, field].iter().all(|words| message.contains(words));
