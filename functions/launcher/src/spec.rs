@@ -447,12 +447,12 @@ mod tests {
         for (workspace, words) in [
             (
                 config(json!({ "env": "MISSING" })),
-                r#"config key "k": valueFrom.env is "MISSING", which the run's environment does not"#,
+                r#"config key "k": valueFrom.env is "MISSING", which is not set in the environment of the run"#,
             ),
             (config(json!({ "path": "/x" })), r#"config key "k": valueFrom.path is "/x""#),
             (
                 driftless_api::merge(config(json!({ "path": "/t/token", "json": true })), &token()),
-                r#"config key "k": valueFrom.json is true, and "/t/token" is a token"#,
+                r#"config key "k": valueFrom.json is true, but "/t/token" is a token"#,
             ),
         ] {
             let (reason, message) = prepared(&workspace).err().unwrap();

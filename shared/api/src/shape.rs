@@ -635,7 +635,7 @@ mod tests {
                 init(json!({ "name": "fetch" })),
                 "podTemplate.spec.initContainers[fetch] is a container of the Pulumi Kubernetes Operator",
             ),
-            (init(json!({ "name": "A b" })), r#"podTemplate.spec.initContainers[A b]: the name is "A b"; use"#),
+            (init(json!({ "name": "A b" })), r#"podTemplate.spec.initContainers[A b] has the name "A b"; write"#),
             (init(json!({ "restartPolicy": "Always" })), "podTemplate.spec.initContainers[a].restartPolicy has no meaning"),
             (
                 init(env(json!({ "secretKeyRef": { "name": "n", "key": "k" } }))),
@@ -649,14 +649,14 @@ mod tests {
             (init(json!({ "args": ["$(PULUMI_ENV)"] })), "initContainers[a] has $(PULUMI_ENV), which only Kubernetes expands"),
             (
                 pod(json!({ "initContainers": [{ "name": "a" }, { "name": "a" }] })),
-                r#"initContainers[a]: the name is "a"; use one of its own"#,
+                r#"initContainers[a] has the name "a"; write a unique name"#,
             ),
             (pod(json!({ "initContainers": vec![json!({}); 9] })), "podTemplate.spec.initContainers has 9; a task has 8 at most"),
             (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is not a list of containers"),
             (pod(json!({ "volumes": {} , "hostIPC": true })), "podTemplate.spec.hostIPC has no meaning"),
             (
                 pod(json!({ "nodeSelector": { "kubernetes.io/arch": "s390x" } })),
-                r#"podTemplate.spec.nodeSelector[kubernetes.io/arch]: "s390x" is neither amd64 nor arm64; Fargate has no other"#,
+                r#"podTemplate.spec.nodeSelector[kubernetes.io/arch]: "s390x" is neither amd64 nor arm64; write one of them"#,
             ),
             (pod(json!({ "volumes": "x" })), "podTemplate.spec.volumes is not a list of volumes"),
             (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),

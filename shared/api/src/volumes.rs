@@ -439,7 +439,7 @@ mod tests {
             assert_eq!((mounted.place("df"), mounted.place("tt")), (None, None));
         }
         for (sub_path, words) in [
-            ("f", r#"volumeMounts[v].subPath is "f", where the volume has no file; write the path of one of its files"#),
+            ("f", r#"volumeMounts[v].subPath is "f", which is not a file of the volume; write the path of one of its files"#),
             ("../t", r#"volumeMounts[v].subPath is "../t"; write a path relative to the volume"#),
         ] {
             let error = mounted(sub_path).unwrap_err();
@@ -520,7 +520,7 @@ mod tests {
                 &none,
                 "volumes[v].projected.sources[0].downwardAPI has no meaning on Fargate; use secret, configMap or serviceAccountToken",
             ),
-            (json!({ "name": "V" }), &none, &none, r#"volumes[V]: the name is "V"; use up to 63"#),
+            (json!({ "name": "V" }), &none, &none, r#"volumes[V] has the name "V"; write at most 63"#),
             (
                 json!({ "name": "share", "secret": { "secretName": "db" } }),
                 &none,
@@ -568,7 +568,7 @@ mod tests {
                 secret.clone(),
                 &none,
                 &mount("/x"),
-                r#"initContainers[a].volumeMounts[v]: the files of "v" are there after the init containers"#,
+                r#"initContainers[a].volumeMounts[v]: the files of "v" are written after the init containers"#,
             ),
             (
                 empty.clone(),
@@ -580,7 +580,7 @@ mod tests {
                 empty,
                 &none,
                 &json!([{ "name": "share", "mountPath": "/s" }]),
-                r#"the volume "share" is at /share, whole; remove the mount"#,
+                r#"the volume "share" is always mounted at /share; remove the mount"#,
             ),
             (
                 json!({ "name": "v", "projected": { "sources": vec![token; 9] } }),

@@ -48,7 +48,7 @@ fn unknown_annotation_value_is_refused_by_name() {
         (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
         (
             json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_TIME_ZONE: "UTC" }),
-            r#"annotation driftless.dev/drift-time-zone is "UTC", and an interval has no time zone; remove it"#,
+            r#"annotation driftless.dev/drift-time-zone is "UTC", but an interval has no time zone; remove it"#,
         ),
         (
             json!({ names::CAPACITY: "cheap" }),

@@ -46,13 +46,11 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         }
         check(
             stack.deleting == (run.operation == Operation::Destroy),
-            "4: a destroy without a deletion, or another operation \
-             with one",
+            "4: a destroy without a deletion, or another operation with one",
         );
         check(
             stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0),
-            "4: a run is created before the \
-             finalizer",
+            "4: a run is created before the finalizer",
         );
     }
     let checks: Vec<_> = plan

@@ -53,6 +53,6 @@ mod tests {
         assert_eq!("all".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::All);
         assert_eq!("labelled".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::Labelled);
         let error = "ALL".parse::<WatchNamespaces>().unwrap_err();
-        assert_eq!(error, r#"it is "ALL"; write all or labelled"#);
+        assert_eq!(error, r#"it is "ALL"; use all or labelled"#);
     }
 }
