@@ -187,7 +187,7 @@ mod tests {
             let (reason, words) = account_with(&world, &json!({ ROLE: role })).unwrap_err();
             assert_eq!(reason, "ServiceAccountInvalid");
             assert!(
-                words.contains(&format!("annotation {ROLE} of ServiceAccount \"sa\" is {role:?}; write the ARN of a role")),
+                words.contains(&format!("annotation {ROLE} of ServiceAccount \"deploy\" is {role:?}; write the ARN of a role")),
                 "{words}"
             );
         }

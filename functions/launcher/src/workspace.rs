@@ -153,7 +153,7 @@ mod tests {
             (json!({ "git": { "url": "u", "ref": "v1" } }), "SourceNotFetched", "fetching spec.git at v1", false),
             (with(json!({ "securityProfile": "none" })), "SpecInvalid", "spec.securityProfile is \"none\"", true),
             (with(json!({ "resources": { "limits": { "cpu": "99" } } })), "SpecInvalid", "spec.resources", true),
-            (with(json!({ "serviceAccountName": "gone" })), "ServiceAccountNotFound", "\"gone\" is not there", false),
+            (with(json!({ "serviceAccountName": "gone" })), "ServiceAccountNotFound", "\"gone\" not found", false),
         ] {
             let (conditions, definition) = status(&spec, "Other");
             assert_eq!(definition, None);

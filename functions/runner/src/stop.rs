@@ -148,7 +148,7 @@ mod tests {
         };
         let (why, after) = tokio::select! { first = first(limits(Some(60), None), &heard) => first, () = life => unreachable!() };
         assert_eq!((why.reason, after.as_secs()), (FailureReason::Silent, 5 * 50 + 60));
-        for part in ["60 seconds", "update urn:a", "raise SilenceSeconds"] {
+        for part in ["60s", "update urn:a", "raise SilenceSeconds"] {
             assert!(why.message.contains(part), "{}", why.message);
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         let heard = Cell::new(Instant::now() + 1000 * SECOND);
         let (why, after) = first(limits(Some(60), Some(90)), &heard).await;
         assert_eq!((why.reason, after.as_secs()), (FailureReason::TimedOut, 90));
-        for part in ["90 seconds", "update urn:a", "annotation driftless.dev/max-duration"] {
+        for part in ["90s", "update urn:a", "annotation driftless.dev/max-duration"] {
             assert!(why.message.contains(part), "{}", why.message);
         }
     }

@@ -264,7 +264,7 @@ async fn pulumi_sees_no_tree_but_the_one_of_its_run() {
     let (manifest, pack) = stored(&[("Pulumi.yaml", "name: q\nruntime: nodejs\n")]);
     for (name, manifest, words) in [
         ("other-manifest", Some(manifest.to_bytes()), "tree has another manifest than the run names"),
-        ("other-pack", None, "the file \"Pulumi.yaml\": "),
+        ("other-pack", None, "file \"Pulumi.yaml\": "),
     ] {
         let aws = Aws::new(name);
         aws.launch(|_| {});
@@ -464,7 +464,7 @@ async fn run_at_its_limit_is_interrupted_and_names_its_step() {
         ended.unwrap();
         let (phase, found, message) = aws.failure();
         assert_eq!((phase, found.as_str()), (Phase::Run, reason), "{message}");
-        let words = [format!("{seconds} seconds"), "the last step was create urn:slow".into()];
+        let words = [format!("{seconds}s"), "the last step was create urn:slow".into()];
         assert!(words.iter().all(|words| message.contains(words)), "{message}");
     });
     join_all(runs).await;

@@ -300,7 +300,7 @@ mod tests {
             (pod(&volumes), Verdict::Same, ""),
             (json!({ "destroyOnFinalize": true }), Verdict::Better, "destroyOnFinalize"),
             (json!({ "prerequisites": [{ "name": "other" }] }), Verdict::Better, "prerequisites"),
-            (git, Verdict::Different, "no .git"),
+            (git, Verdict::Different, "without .git"),
             (pod(&json!({ "tolerations": [{ "key": "a" }] })), Verdict::Different, "podTemplate.spec.tolerations"),
             (
                 pod(&json!({ "imagePullSecrets": [{ "name": "login" }] })),
@@ -333,7 +333,7 @@ mod tests {
             (env(json!({ "type": "Literal", "literal": { "value": "file:///state" } })), Verdict::Refused, "backend is file://"),
             (env(json!({ "type": "Env", "env": { "name": "A" } })), Verdict::Refused, "ref type \"Env\" is deprecated"),
             (json!({ "stack": 7 }), Verdict::Refused, "a field has another type"),
-            (json!({ "serviceAccountName": "gone" }), Verdict::Refused, "ServiceAccount \"gone\" is not there"),
+            (json!({ "serviceAccountName": "gone" }), Verdict::Refused, "ServiceAccount \"gone\" not found"),
         ] {
             let objects = Objects { stacks: vec![stack(&spec)], accounts: accounts.clone(), ..Objects::default() };
             let [report] = &scan(&objects)[..] else { panic!("one report") };
@@ -357,7 +357,10 @@ mod tests {
             "ssh://git:t0ken@git.example/a",
         ] {
             let text = of(url);
-            assert!(text.starts_with("refused") && text.contains("spec.projectRepo has a") && text.contains("gitAuth"), "{text}");
+            assert!(
+                text.starts_with("refused") && text.contains("spec.projectRepo contains a") && text.contains("gitAuth"),
+                "{text}"
+            );
             assert!(!text.contains("t0ken"), "{text}");
         }
         for url in ["https://git.example/a@b.git", "ssh://git@git.example/a", "git@git.example:me/a.git"] {

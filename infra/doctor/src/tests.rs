@@ -61,7 +61,7 @@ fn functions_and_their_event_sources_are_judged() {
             Level::Fail,
             "last update",
         ),
-        (function("Active", "Successful", "x86_64"), Level::Fail, "it is for x86_64"),
+        (function("Active", "Successful", "x86_64"), Level::Fail, "built for x86_64"),
         (installation::function("f", None, &no()), Level::Fail, "cannot be read"),
         (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f"),
         (mapping("Enabled", "No records processed"), Level::Ok, "feeds f"),
@@ -93,8 +93,8 @@ fn rules_queues_bucket_alarms_and_quotas_are_judged() {
         (installation::notifications("b", &Ok(json!({ "QueueConfigurations": [1, 2] }))), Level::Ok, "2 notifications"),
         (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "no notifications"),
         (installation::notifications("b", &no()), Level::Fail, "cannot be read"),
-        (alarms("OK"), Level::Ok, "none of 1 rings"),
-        (alarms("INSUFFICIENT_DATA"), Level::Ok, "none of 1 rings"),
+        (alarms("OK"), Level::Ok, "none of 1 in ALARM"),
+        (alarms("INSUFFICIENT_DATA"), Level::Ok, "none of 1 in ALARM"),
         (alarms("ALARM"), Level::Fail, "docs/operations.md"),
         (installation::alarms(&no()).remove(0), Level::Warn, "cloudwatch:DescribeAlarms"),
         (quota(json!(6.0)), Level::Warn, "request-service-quota-increase"),
@@ -244,7 +244,7 @@ fn each_cluster_has_a_key() {
         (of(&["a"], 0), Level::Ok, "each cluster"),
         (of(&["a", "b", "c", "d", "e"], 0), Level::Fail, "no key for b, c, e"),
         (of(&["a", "d", "e"], 1), Level::Warn, "one key for all senders of d"),
-        (installation::webhook_keys("s", Err(&"no".into()), &[]).remove(0), Level::Fail, "cannot be used"),
+        (installation::webhook_keys("s", Err(&"no".into()), &[]).remove(0), Level::Fail, "cannot use"),
     ]);
 }
 
@@ -389,7 +389,7 @@ fn late_canary_names_where_it_is_stuck() {
         (late(&stack, &update(Value::Null), None), Level::Fail, "no task was started"),
         (late(&stack, &running, Some(stopped)), Level::Fail, "CannotPullContainerError"),
         (late(&stack, &running, Some(json!({ "lastStatus": "RUNNING" }))), Level::Fail, "https://log"),
-        (late(&stack, &running, Some(json!({ "lastStatus": "PENDING" }))), Level::Fail, "ECS says PENDING"),
+        (late(&stack, &running, Some(json!({ "lastStatus": "PENDING" }))), Level::Fail, "state in ECS: PENDING"),
     ]);
 }
 

@@ -180,11 +180,17 @@ mod tests {
         for (spec, words) in [
             (json!({}), "no source; set one of spec.git, spec.flux and spec.projectInfo"),
             (json!({ "local": { "dir": "/app" } }), "spec.local has no meaning on Fargate; remove it"),
-            (json!({ "git": { "url": "u" }, "flux": { "url": "u" } }), "spec.git and spec.flux are set"),
-            (json!({ "git": {}, "projectInfo": { "name": "a", "runtime": "b" } }), "spec.git and spec.projectInfo are set"),
+            (json!({ "git": { "url": "u" }, "flux": { "url": "u" } }), "more than one source: spec.git and spec.flux; keep one"),
+            (
+                json!({ "git": {}, "projectInfo": { "name": "a", "runtime": "b" } }),
+                "more than one source: spec.git and spec.projectInfo; keep one",
+            ),
             (json!({ "git": { "ref": "main" } }), "spec.git.url is missing; write the URL"),
-            (json!({ "git": { "url": "u", "ref": "main", "dir": "a/../.." } }), "spec.git.dir is \"a/../..\"; it must stay"),
-            (auth(json!({ "token": key, "sshPrivateKey": key })), "spec.git.auth has sshPrivateKey and token; keep one"),
+            (
+                json!({ "git": { "url": "u", "ref": "main", "dir": "a/../.." } }),
+                "spec.git.dir is \"a/../..\", which leaves the source",
+            ),
+            (auth(json!({ "token": key, "sshPrivateKey": key })), "more than one form of spec.git.auth: "),
             (auth(json!({ "username": key })), "spec.git.auth.username requires"),
             (auth(json!({ "password": key })), "spec.git.auth.password requires username or sshPrivateKey"),
             (auth(json!({ "token": key, "password": key })), "spec.git.auth.password requires username or sshPrivateKey"),

@@ -88,7 +88,7 @@ mod tests {
         let file = |json: bool| json!({ "key": "k", "valueFrom": { "path": "/a", "json": json } });
         for item in [json!({ "key": "k", "value": 1 }), json!({ "key": "k", "value": [] }), file(true)] {
             let words = "spec.image is \"pulumi/pulumi:3.201.9-nonroot\", whose pulumi does not support JSON configuration, which config key \
-                         \"k\" has; use an image with pulumi 3.202.0 or newer";
+                         \"k\" uses; use an image with pulumi 3.202.0 or newer";
             assert_eq!(told(old, item.clone()).as_deref(), Some(words));
             assert_eq!(told("pulumi/pulumi:3.202.0-nonroot", item), None);
         }

@@ -608,7 +608,7 @@ mod tests {
                 requests("cpu", "16001m"),
                 "resources requests 17 CPUs and 0 GiB of memory, the maximum of Fargate is 16 CPUs and 120 GiB",
             ),
-            (requests("memory", "121Gi"), "resources: 0 CPUs and 121 GiB"),
+            (requests("memory", "121Gi"), "resources requests 0 CPUs and 121 GiB"),
             (
                 requests("ephemeral-storage", "201Gi"),
                 "resources requests 201 GiB of ephemeral-storage, the maximum of Fargate is 200",
@@ -651,7 +651,10 @@ mod tests {
                 pod(json!({ "initContainers": [{ "name": "a" }, { "name": "a" }] })),
                 r#"initContainers[a] has the name "a"; write a unique name"#,
             ),
-            (pod(json!({ "initContainers": vec![json!({}); 9] })), "podTemplate.spec.initContainers has 9; a task has 8 at most"),
+            (
+                pod(json!({ "initContainers": vec![json!({}); 9] })),
+                "podTemplate.spec.initContainers has 9 entries, the maximum is 8",
+            ),
             (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is not a list of containers"),
             (pod(json!({ "volumes": {} , "hostIPC": true })), "podTemplate.spec.hostIPC has no meaning"),
             (

@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(shape(&mounts(64), &mounts(64)), Ok(()));
         for (main, init, container) in [(65, 1, "containers[pulumi]"), (1, 65, "initContainers[a]")] {
             let error = shape(&mounts(main), &mounts(init)).unwrap_err();
-            assert!(error.contains(&format!("{container}.volumeMounts has 65 entries, the maximum is 64; join")), "{error}");
+            assert!(error.contains(&format!("{container}.volumeMounts has 65 entries, the maximum is 64; combine")), "{error}");
         }
     }
 
@@ -595,6 +595,6 @@ mod tests {
         }
         let twice = json!({ "podTemplate": { "spec": { "volumes": [{ "name": "v" }, { "name": "v" }] } } });
         let twice: WorkspaceSpec = serde_json::from_value(twice).unwrap();
-        assert!(twice.shape("spec", DefaultSize::default()).unwrap_err().contains("has \"v\" twice"));
+        assert!(twice.shape("spec", DefaultSize::default()).unwrap_err().contains("two volumes with the name \"v\""));
     }
 }

@@ -208,10 +208,10 @@ mod tests {
             ("gke-gcloud-auth-plugin", "", "runs \"gke-gcloud-auth-plugin\", but functions support only"),
             ("kubelogin", "get-token --client-secret canary", "runs \"kubelogin\""),
             ("", "", "runs \"\""),
-            ("aws", "eks get-token --cluster-name a --role-arn arn:aws:iam::1:role/r", "assume a role (--role-arn)"),
-            ("aws-iam-authenticator", "token -i a -r arn:aws:iam::1:role/r", "assume a role (-r)"),
-            ("aws", "eks get-token --cluster-name a --profile mine", "an option --profile that means nothing here"),
-            ("aws", "eks get-token --cluster-name a --token=canary", "an option --token that"),
+            ("aws", "eks get-token --cluster-name a --role-arn arn:aws:iam::1:role/r", "assumes a role (--role-arn)"),
+            ("aws-iam-authenticator", "token -i a -r arn:aws:iam::1:role/r", "assumes a role (-r)"),
+            ("aws", "eks get-token --cluster-name a --profile mine", "the option --profile, which is not supported"),
+            ("aws", "eks get-token --cluster-name a --token=canary", "the option --token, which"),
             ("aws", "eks get-token --region eu-west-1", "names no cluster; add --cluster-name"),
             ("aws", "eks get-token --cluster-name", "names no cluster"),
             ("aws", "sts get-session-token --cluster-name a", "runs another command than `eks get-token`"),
@@ -258,9 +258,9 @@ mod tests {
             (
                 server,
                 json!({ "auth-provider": { "name": "oidc", "config": { "id-token": "canary" } } }),
-                "auth-provider cannot be",
+                "auth-provider is not supported",
             ),
-            (json!({ "server": "https://c", "proxy-url": "http://a:canary@p" }), json!({}), "proxy-url cannot be used"),
+            (json!({ "server": "https://c", "proxy-url": "http://a:canary@p" }), json!({}), "proxy-url is not supported"),
         ] {
             let error = read(&cluster, &user).unwrap_err();
             assert!(error.contains(words) && !error.contains("canary"), "{error}");
@@ -281,7 +281,7 @@ mod tests {
                     clusters: [{name: c, cluster: {server: 'https://c'}}]\n";
         for (cluster, words) in [
             ("a", "context \"a\" of the kubeconfig: cluster \"x\" not found"),
-            ("b", "context \"b\" of the kubeconfig: there is no user \"y\""),
+            ("b", "context \"b\" of the kubeconfig: user \"y\" not found"),
             ("z", "cluster \"z\" not found; the contexts of the kubeconfig are a, b"),
         ] {
             assert_eq!(Entry::read(text, cluster).unwrap_err(), words);

@@ -82,7 +82,7 @@ async fn missing_ref_is_named_and_retried() {
     }
     let other = url.replace("shop.git", "other.git");
     let (message, terminal) = site.refused(json!({ "projectRepo": other, "branch": "main" })).await;
-    assert!(message.contains("no repository at spec.projectRepo") && !terminal, "{message}");
+    assert!(message.contains("repository not found, or it is private") && !terminal, "{message}");
 }
 
 #[tokio::test]

@@ -140,6 +140,6 @@ async fn an_ssh_server_without_the_repository_is_not_waited_for() {
     let mut spec = ssh.spec(&site, &json!({ "sshPrivateKey": secret("ssh", "key") }));
     spec["projectRepo"] = json!(format!("ssh://{}/no'where", ssh.address));
     let (message, terminal) = site.refused(spec).await;
-    assert!(message.contains("is spec.projectRepo right"), "{message}");
+    assert!(message.contains("check spec.projectRepo"), "{message}");
     assert!(!terminal);
 }

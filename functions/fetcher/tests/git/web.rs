@@ -115,7 +115,7 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
             "spec.git.url is an ssh URL: spec.git.auth is not a credential for it; set spec.git.auth.sshPrivateKey",
         ),
         (&url, json!({ "ref": "a b" }), "spec.git.ref is \"a b\""),
-        (&"https://me:canary@example.com/a".into(), json!({}), "spec.git.url: it has a user or a password in it"),
+        (&"https://me:canary@example.com/a".into(), json!({}), "spec.git.url contains a user or a password"),
         (
             &url,
             json!({ "ref": "gone", "auth": { "token": of("git", "token") } }),

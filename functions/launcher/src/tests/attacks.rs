@@ -195,12 +195,8 @@ fn object_that_is_mounted_often_does_not_fill_the_function() {
     let mounts = |number| (0..number).map(|n| json!({ "name": "v", "mountPath": format!("/share/m{n}") })).collect::<Vec<_>>();
     let empty: Value = (0..400).map(|n| (format!("k{n}"), json!(""))).collect::<serde_json::Map<_, _>>().into();
     for (data, mounts, words) in [
-        (json!({ "A": "x".repeat((1 << 20) - 100) }), mounts(5), "ConfigMap \"c\" at \"/share/m4\" is beyond that"),
-        (
-            empty.clone(),
-            mounts(64),
-            "at most 1000 mounted files of 4 MiB together; ConfigMap \"c\" at \"/share/m2\" is beyond that",
-        ),
+        (json!({ "A": "x".repeat((1 << 20) - 100) }), mounts(5), "at ConfigMap \"c\", mounted at \"/share/m4\""),
+        (empty.clone(), mounts(64), "the maximum of 1000 files and 4 MiB at ConfigMap \"c\", mounted at \"/share/m2\""),
     ] {
         let (reason, message) = waits(&mounting(&data, &mounts), "u");
         assert!(reason == "SpecInvalid" && message.contains(words), "{reason}: {message}");

@@ -53,7 +53,7 @@ fn incomplete_update_by_hand_waits_with_a_message() {
     let long = "a".repeat(2000);
     let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
     for (of, reason, words) in [
-        (None, "WorkspaceNotFound", "Workspace \"w\" is not there"),
+        (None, "WorkspaceNotFound", "Workspace \"w\" not found"),
         (Some(no_url), "SpecInvalid", "Workspace \"w\": spec.git.url is missing; write the URL"),
         (Some(git), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
         (Some(local), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
@@ -63,7 +63,7 @@ fn incomplete_update_by_hand_waits_with_a_message() {
         (Some(tree_of("Kind", "../x")), "SpecInvalid", "spec.driftless.tree.digest is \"../x\""),
         (Some(tree_of(&long, "sha256:1")), "SpecInvalid", "spec.driftless.tree.source.kind is \"aaaa"),
         (Some(tree_of("Stack", "sha256:1")), "SpecInvalid", "use the group pulumi.com for Stack"),
-        (Some(sizes), "ServiceAccountNotFound", "ServiceAccount \"gone\" is not there"),
+        (Some(sizes), "ServiceAccountNotFound", "ServiceAccount \"gone\" not found"),
     ] {
         let world = quiet();
         if let Some(of) = &of {

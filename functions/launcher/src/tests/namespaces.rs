@@ -12,7 +12,7 @@ fn destroy_in_a_terminating_namespace_runs_without_identity() {
     assert!(!spec.identity && !inbox(&world).contains_key("identity"));
     let [event] = &world.events()[..] else { panic!("{:?}", world.events()) };
     assert!(
-        event.starts_with("Update driftless/u Warning NoIdentity: ") && event.contains("ServiceAccount \"default\" is not there"),
+        event.starts_with("Update driftless/u Warning NoIdentity: ") && event.contains("ServiceAccount \"default\" not found"),
         "{event}"
     );
 }

@@ -392,7 +392,7 @@ fn preview_keeps_the_record_of_the_run_before() {
 #[test]
 fn too_long_result_is_a_failure_that_names_the_cause() {
     let many = format!(r#"{{"version":1,"outputs":{{"a":{{"secret":false,"value":[{}0]}}}}}}"#, r#"{"a":0},"#.repeat(100_000));
-    for (result, words) in [("x".repeat((5 << 20) + 1), "has more than 4 MiB"), (many, "has too many values")] {
+    for (result, words) in [("x".repeat((5 << 20) + 1), "exceeds 4 MiB"), (many, "has too many values")] {
         let world = world(&of_stack(), &json!({}));
         put(&world, &format!("{TASK}out/result"), &result);
         look(&world);
