@@ -26,10 +26,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     check(!(stack.suspended && run.is_some()), "1: a run of a suspended Stack is created");
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
-        check(
-            plan.status.current_update.as_ref() == Some(&run.current),
-            "1: a run is created that status.currentUpdate does not name",
-        );
+        check(plan.status.current_update.as_ref() == Some(&run.current), "1: status.currentUpdate does not name the new run");
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
         if let Some(tree) = &run.tree {
             check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
@@ -64,10 +61,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let checking = matches!(snapshot.check, RunState::Live(..));
     for new in &checks {
         check(!checking && checks.len() == 1, "1: two drift checks at once");
-        check(
-            plan.status.drift.current.as_ref() == Some(&new.current.name),
-            "1: a drift check is created that the status does not name",
-        );
+        check(plan.status.drift.current.as_ref() == Some(&new.current.name), "1: the status does not name the new drift check");
         check(plan.status.current_update.is_none() && run.is_none(), "1: a drift check is created together with a run");
         check(!stack.suspended && !stack.deleting, "1: a drift check of a suspended or deleted Stack is created");
         check(new.operation == Operation::Refresh, "1: a drift check that is not a refresh");

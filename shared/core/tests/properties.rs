@@ -309,7 +309,7 @@ fn checker_detects_each_broken_invariant() {
             check_beside_run(plan);
             check_beside_run(plan);
         }),
-        ("1: a drift check is created that the status does not name", |_, plan| check_beside_run(plan)),
+        ("1: the status does not name the new drift check", |_, plan| check_beside_run(plan)),
         ("1: a drift check is created together with a run", |_, plan| check_beside_run(plan)),
         ("1: a drift check of a suspended or deleted Stack is created", |snapshot, plan| {
             snapshot.stack.suspended = true;
@@ -324,7 +324,7 @@ fn checker_detects_each_broken_invariant() {
             snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
         }),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
-        ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
+        ("1: status.currentUpdate does not name the new run", |_, plan| plan.status.current_update = None),
         ("2: a run in progress is no longer named", |snapshot, plan| {
             let complete = UpdateFacts { complete_since: Some(now()), ..UpdateFacts::default() };
             snapshot.run = RunState::Live(run(Operation::Up), complete, None);

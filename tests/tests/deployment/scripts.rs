@@ -62,7 +62,7 @@ const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "
 /// The doctor's findings about moto that it does not have about AWS.
 const GAPS: [&str; 3] = [
     // moto's CloudFormation creates the bucket without its notifications.
-    "FAIL  bucket driftless-123456789012-eu-central-2: tells of nothing",
+    "FAIL  bucket driftless-123456789012-eu-central-2: no notifications",
     // moto's Service Quotas do not include Fargate.
     "warn  Fargate: cannot read the quota",
     // moto prints a list of groups in Python's form.

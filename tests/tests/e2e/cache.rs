@@ -158,7 +158,7 @@ async fn damaged_entry_is_replaced_and_no_other_namespace_uses_it() -> Result<()
         recorder.put_object().bucket(bucket).key(&entry).body(b"no archive at all, and long enough for one".repeat(9).into());
     damaged.send().await?;
     let installed = plugins.run(&team, "app", "second").await?;
-    let words = ": the cache entry of plugins cannot be used: archive is damaged: ";
+    let words = ": cannot use the cache entry of plugins: archive is damaged: ";
     ensure!(installed.contains(words) && plugins.downloads() == 3, "{installed}");
     let restored = plugins.run(&team, "app", "third").await?;
     ensure!(restored.starts_with("restored ") && plugins.downloads() == 3, "{restored}");
@@ -225,10 +225,9 @@ async fn full_cache_stores_nothing_and_fails_no_run() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("cache-full").await?;
     let plugins = Plugins::start(&world).await?;
-    for (limit, why) in [
-        ("CACHE_NAMESPACE_MIB", ""),
-        ("CACHE_ENTRY_MIB", "the layer of plugins is not stored: installed dependencies exceed the limit"),
-    ] {
+    for (limit, why) in
+        [("CACHE_NAMESPACE_MIB", ""), ("CACHE_ENTRY_MIB", "layer plugins not stored: installed dependencies exceed the limit")]
+    {
         world.control.set(limit, "1").await?;
         let name = limit.to_lowercase().replace('_', "-");
         plugins.run(&team, &name, "first").await?;

@@ -226,7 +226,7 @@ async fn message_that_fails_in_its_function_until_its_last_try_is_a_dead_letter(
         };
         let before = failed().await?;
         let send = sqs.send_message().queue_url(url).message_body("unreadable").message_group_id("g");
-        send.set_message_deduplication_id(name.ends_with(".fifo").then(|| "once".into())).send().await?;
+        send.set_message_deduplication_id(name.ends_with("fifo").then(|| "once".into())).send().await?;
         let letter = ready::until(&format!("a dead letter of the {function}"), RUN, async || {
             world.control.expire(function).await?;
             let letters = sqs.receive_message().queue_url(&dead).message_attribute_names("All").send().await?.messages;

@@ -154,7 +154,7 @@ async fn cli_requests_suspends_cancels_and_runs() -> Result<()> {
     let (text, code) = run(&team, &["run", "destroy", "app"]).await?;
     ensure!(code == 1 && text.contains("repeat the command with --yes"), "{text}");
     let text = done(&team, &["run", "refresh", "app", "--wait", "--timeout", "5m"]).await?;
-    ensure!(text.starts_with("refresh of Stack cli-requests/app is requested: Update app-refresh-"), "{text}");
+    ensure!(text.starts_with("requested refresh of Stack cli-requests/app: Update app-refresh-"), "{text}");
 
     let hold = team.hold()?;
     team.apply_program("app", &team.program("app.txt", "two", &hold.property())?).await?;

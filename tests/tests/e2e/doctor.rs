@@ -117,7 +117,7 @@ async fn doctor_checks_crds_rights_and_namespaces_of_a_cluster() -> Result<()> {
         "ok    Service flux-system/source-controller: the API server reaches it",
         "ok    namespace doctor-open: allows runs",
         "FAIL  namespace doctor-shut: has Stacks but does not allow runs\n      why: not allowed: get secrets",
-        "FAIL  forwarder: not there",
+        "FAIL  forwarder: not found",
     ] {
         assert!(text.contains(line), "{line:?} is not in: {text}");
     }
