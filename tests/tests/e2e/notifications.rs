@@ -62,7 +62,7 @@ pub async fn post(world: &Handle, path: &str, headers: &[(&str, &str)], body: St
 /// How often the reconciler found that a Stack already has the pushed commit, by its log.
 fn known(team: &Namespace<'_>, stack: &str, commit: &str) -> Result<usize> {
     let words = [
-        "\"what was pushed is known\"".to_owned(),
+        "\"push skipped: its commit is already known\"".to_owned(),
         format!("\"{}/Stack/{}/{stack}\"", cluster::NAME, team.name),
         format!("\"{commit}\""),
     ];
