@@ -160,7 +160,7 @@ impl Load {
             ],
             watched: vec![
                 both("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
-                both("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
+                both("reconciliations", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
                 both("logs of reconciliations", looks * LOOK_LOG_GB * price::LOG_GB),
                 both("cached dependencies", self.stacks * self.cache_mib * GB_PER_MIB * price::S3_GB),
             ],

@@ -112,8 +112,8 @@ fn an_account_that_fits_is_deployed_to_as_it_is() -> Result<()> {
     assert!(goes_on && chosen.is_empty(), "{said}");
     for line in [
         "Lambda: 1000 ",
-        "Fargate: 6 vCPUs are 6 tasks ",
-        "Fargate Spot: 6 vCPUs are 6 tasks ",
+        "Fargate: 6 vCPUs run 6 tasks ",
+        "Fargate Spot: 6 vCPUs run 6 tasks ",
         "ECS: the service-linked role exists",
         "tasks: vpc-1, zones a, b",
     ] {
@@ -383,7 +383,7 @@ fn backend_outside_aws_needs_a_way_to_the_internet() -> Result<()> {
         );
         for (answers, why) in [
             (by_endpoints(), "subnet-1, subnet-2 have no default route"),
-            (by_prefix_list.clone(), "security groups sg-1 let TCP port 443"),
+            (by_prefix_list.clone(), "security groups sg-1 allow egress on TCP port 443"),
         ] {
             let (goes_on, _, said) = preflight(&answers, &["--new", "--backend", "s3://mine", "--backend", backend])?;
             let scheme = backend.split("://").next().context("a scheme")?;

@@ -344,7 +344,7 @@ impl<'a> Tree<'a> {
             "secret driftless/kubeconfig/reconciler: cluster prod is the EKS cluster production",
             "secret driftless/kubeconfig/reconciler: cluster lab has a token or a client certificate",
             "secret driftless/kubeconfig/sweeper: cluster other has a token or a client certificate",
-            "secret driftless/webhook-keys: a key for each cluster",
+            "secret driftless/webhook-keys: has a key for each cluster",
             &format!("webhook {}: answers, and refuses unsigned requests", self.webhook),
         ] {
             assert!(said.contains(&format!("ok    {line}\n")), "{line:?} is not in: {said}");
