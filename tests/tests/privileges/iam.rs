@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 16] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 20] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
@@ -34,6 +34,10 @@ const UNUSED: [(&str, &str, &str, Used, &str); 16] = [
         Never,
         "Fargate logs in to registries; the world asks the policy alone.",
     ),
+    ("LauncherRole", "s3:PutObject", "caches/*", Sometimes, "An entry that is used again is written again after a day."),
+    ("RecorderRole", "s3:DeleteObject", "caches/*", Sometimes, CACHE),
+    ("TaskRole", "s3:PutObject", "tasks/*/out/cache/build", Sometimes, LANGUAGES),
+    ("TaskRole", "s3:PutObject", "tasks/*/out/cache/dependencies", Sometimes, LANGUAGES),
     ("FetcherRole", "s3:DeleteObject", "*", Never, COLLECTION),
     ("SweeperRole", "s3:ListBucket", "*", Sometimes, "Old trees are looked for in one minute of every hour."),
     ("SweeperRole", "sqs:SendMessage", "driftless-sources.fifo", Never, COLLECTION),
@@ -53,6 +57,9 @@ const UNUSED: [(&str, &str, &str, Used, &str); 16] = [
 const POLLER: &str =
     "Lambda's pollers call it in the role's name; the world's are past the gate. Without it the template is refused.";
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; tests/src/aws/tests/calls.rs and the sweeper's and the fetcher's own tests do it.";
+const CACHE: &str =
+    "A full namespace makes room, and a run that fails by its packages drops them; the recorder's own tests do both.";
+const LANGUAGES: &str = "The tests of languages, which need Pulumi's hosts for them, store packages in a world of their own.";
 const TAKEN_BACK: &str =
     "The run was recorded while its task's folder was filled, which is a race; the launcher's own tests do it.";
 
