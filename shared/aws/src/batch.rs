@@ -49,9 +49,15 @@ pub async fn batch_sent<M, E: fmt::Display>(
     let deadline = instant(deadline);
     let mut answer = Answer::default();
     // Boxed, because the compiler would otherwise lay out every call below as one value.
-    let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
-        Ok(handled) => handled.map_err(|error| (Cause::Failed, error.to_string())),
-        Err(_) => Err((Cause::TimedOut, "the invocation ran out of time".into())),
+    let attempt = async |message| {
+        if Instant::now() >= deadline {
+            // It did not fail itself.
+            return Err((None, "the invocation ran out of time before it".into()));
+        }
+        match timeout_at(deadline, Box::pin(handle(message))).await {
+            Ok(handled) => handled.map_err(|error| (Some(Cause::Failed), error.to_string())),
+            Err(_) => Err((Some(Cause::TimedOut), "the invocation ran out of time".into())),
+        }
     };
     let messages = distinct(event, parse, absorb, &mut answer);
     let (ordered, free): (Vec<_>, Vec<_>) =
@@ -60,14 +66,14 @@ pub async fn batch_sent<M, E: fmt::Display>(
     let mut handled = stream::iter(free).buffer_unordered(AT_ONCE);
     while let Some((records, result)) = handled.next().await {
         if let Err((cause, error)) = result {
-            answer.fail(records, Some(cause), &error);
+            answer.fail(records, cause, &error);
         }
     }
     for (message, records) in ordered {
         if answer.is_blocked(&records) {
             answer.fail(records, None, "an earlier message of the group failed");
         } else if let Err((cause, error)) = attempt(message).await {
-            answer.fail(records, Some(cause), &error);
+            answer.fail(records, cause, &error);
         }
     }
     answer.response(dead_letters, deadline + MARGIN / 2).await
@@ -95,7 +101,8 @@ fn distinct<M>(
 
 #[derive(Default)]
 struct Answer {
-    /// The failed records. Those without a cause did not fail themselves: an earlier message of their group did.
+    /// The failed records. Those without a cause did not fail themselves: an earlier message of their group did, or no time was
+    /// left for them.
     failed: Vec<(SqsMessage, Option<Cause>)>,
     blocked: HashSet<String>,
 }
@@ -319,6 +326,25 @@ mod tests {
         let (_, failed) = run(event, async |_| pending().await).await;
         assert_eq!(failed, ["0", "1"]);
         assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_that_no_time_is_left_for_is_not_handled_and_no_dead_letter() {
+        let sent = Arc::new(Mutex::new(0));
+        let letters = Arc::clone(&sent);
+        let config = service(move |_, _| {
+            *letters.lock().unwrap() += 1;
+            (200, r#"{ "MessageId": "m" }"#.into())
+        });
+        let mut event = event(&["a", "b", "c", "d", "e"].map(|name| (None, to_json(&hint(name, 0)))));
+        for record in &mut event.records {
+            record.attributes.insert("ApproximateReceiveCount".into(), "9".into());
+        }
+        let dead_letters = DeadLetters::new(&config.await, "https://sqs/1/d".into(), 5);
+        let (handled, failed) = run_with(&dead_letters, event, async |_| pending().await).await;
+        assert_eq!(handled, ["a", "b", "c", "d"]);
+        assert_eq!(failed, ["4"]);
+        assert_eq!(*sent.lock().unwrap(), 4);
     }
 
     /// Handles a batch in which all fail but `d`, with dead letters that SQS answers with `status`. Returns the failed ids and the
