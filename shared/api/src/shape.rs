@@ -563,13 +563,18 @@ mod tests {
         }
     }
 
+    fn assert_refused(spec: &Value, words: &str) {
+        let error =
+            workspace(spec.clone()).shape("spec.workspaceTemplate.spec", DefaultSize::default()).expect_err(&spec.to_string());
+        assert!(error.starts_with("spec.workspaceTemplate.spec.") && error.contains(words), "{error}\n{words}");
+    }
+
     #[test]
     fn unsupported_field_is_refused_by_name() {
         let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
         let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
         let env = |from: Value| json!({ "env": [{ "name": "A", "valueFrom": from }] });
         let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
-        let requests = |name: &str, amount: &str| json!({ "resources": { "requests": { name: amount } } });
         for (spec, words) in [
             (pod(json!({ "hostNetwork": true })), "podTemplate.spec.hostNetwork has no meaning on Fargate; remove it"),
             (pod(json!({ "nonsense": 1 })), "podTemplate.spec.nonsense has no meaning on Fargate; remove it"),
@@ -602,18 +607,6 @@ mod tests {
             (json!({ "imagePullPolicy": "Never" }), r#"imagePullPolicy is "Never", but Fargate always pulls"#),
             (json!({ "securityProfile": "root" }), r#"securityProfile is "root"; use restricted or baseline"#),
             (json!({ "pulumiLogLevel": -1 }), "pulumiLogLevel is -1; write 0 or more"),
-            (requests("nvidia.com/gpu", "1"), "resources.requests[nvidia.com/gpu] has no meaning"),
-            (requests("cpu", "a lot"), r#"resources.requests[cpu] is "a lot"; write an amount such as 500m or 2Gi"#),
-            (
-                requests("cpu", "16001m"),
-                "resources requests 17 CPUs and 0 GiB of memory, the maximum of Fargate is 16 CPUs and 120 GiB",
-            ),
-            (requests("memory", "121Gi"), "resources requests 0 CPUs and 121 GiB"),
-            (
-                requests("ephemeral-storage", "201Gi"),
-                "resources requests 201 GiB of ephemeral-storage, the maximum of Fargate is 200",
-            ),
-            (json!({ "resources": { "claims": [{ "name": "gpu" }] } }), "resources.claims has no meaning"),
             (env(field.clone()), "env[A].valueFrom.fieldRef has no meaning"),
             (
                 env(json!({ "resourceFieldRef": { "resource": "limits.cpu" } })),
@@ -664,10 +657,28 @@ mod tests {
             (pod(json!({ "volumes": "x" })), "podTemplate.spec.volumes is not a list of volumes"),
             (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),
         ] {
-            let error = workspace(spec.clone())
-                .shape("spec.workspaceTemplate.spec", DefaultSize::default())
-                .expect_err(&spec.to_string());
-            assert!(error.starts_with("spec.workspaceTemplate.spec.") && error.contains(words), "{error}\n{words}");
+            assert_refused(&spec, words);
+        }
+    }
+
+    #[test]
+    fn request_that_no_task_can_have_is_refused_by_name() {
+        let requests = |name: &str, amount: &str| json!({ "resources": { "requests": { name: amount } } });
+        for (spec, words) in [
+            (requests("nvidia.com/gpu", "1"), "resources.requests[nvidia.com/gpu] has no meaning"),
+            (requests("cpu", "a lot"), r#"resources.requests[cpu] is "a lot"; write an amount such as 500m or 2Gi"#),
+            (
+                requests("cpu", "16001m"),
+                "resources requests 17 CPUs and 0 GiB of memory, the maximum of Fargate is 16 CPUs and 120 GiB",
+            ),
+            (requests("memory", "121Gi"), "resources requests 0 CPUs and 121 GiB"),
+            (
+                requests("ephemeral-storage", "201Gi"),
+                "resources requests 201 GiB of ephemeral-storage, the maximum of Fargate is 200",
+            ),
+            (json!({ "resources": { "claims": [{ "name": "gpu" }] } }), "resources.claims has no meaning"),
+        ] {
+            assert_refused(&spec, words);
         }
     }
 
