@@ -144,8 +144,7 @@ impl<'a> Cache<'a> {
         }
         let since = Instant::now();
         match self.try_restore(layer).await {
-            Ok((bytes, counts)) => {
-                let found = paths(&self.places.installed(layer).unwrap_or_default());
+            Ok((bytes, counts, found)) => {
                 self.restored.borrow_mut().insert(layer, found);
                 let mut told = self.told.borrow_mut();
                 told.content += counts.content;
@@ -190,7 +189,8 @@ impl<'a> Cache<'a> {
         self.told.borrow().report.clone()
     }
 
-    async fn try_restore(&self, layer: Layer) -> Result<(u64, Counts), String> {
+    /// Returns the size of the archive, the counts of its content, and the places that it filled.
+    async fn try_restore(&self, layer: Layer) -> Result<(u64, Counts, BTreeSet<PathBuf>), String> {
         if self.before.get(&layer).is_some_and(|before| layer != Layer::Plugins && !before.is_empty()) {
             return Err("its directory is not empty".into());
         }
@@ -215,7 +215,7 @@ impl<'a> Cache<'a> {
             done = done.and_then(|(bytes, counts)| Ok((bytes, counts + frame?)));
         }
         // Such as a virtual environment whose Python is not in this image.
-        let done = done.and_then(|done| self.places.installed(layer).map(|_| done));
+        let done = done.and_then(|(bytes, counts)| Ok((bytes, counts, paths(&self.places.installed(layer)?))));
         if done.is_err() {
             self.remove(layer, &origin.paths);
         } else if layer == Layer::Dependencies {

@@ -217,7 +217,7 @@ impl Events {
                     urn: mask.apply(&step.urn),
                     operation: step.op,
                     started_at: Timestamp::from_second(started).unwrap_or_default(),
-                    seconds: u64::try_from(event.timestamp - started).unwrap_or_default(),
+                    seconds: u64::try_from(event.timestamp.saturating_sub(started)).unwrap_or_default(),
                     failed,
                 });
             }
