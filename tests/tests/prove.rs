@@ -1,7 +1,7 @@
 //! `make prove` without an installation: it deploys into an account of this machine, runs every scenario, including 100 Stacks,
 //! removes everything that it created, and writes the file. `e2e/prove.rs` runs it on an existing installation.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, process::Output};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
@@ -28,14 +28,34 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
 
     let program = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("prove");
     ensure!(program.exists(), "there is no {}: run `make build`", program.display());
-    let mut prove = Command::new(program);
     let variables = [("PREFIX", PREFIX), ("BUDGET_USD", "10"), ("NETWORK", "public"), ("TASKS", "3"), ("STACKS", "100")];
-    // moto only supports this architecture of functions. The functions are those of `make build`.
-    prove.envs(variables).env("ARCHITECTURE", "x86_64").env("BUILD", "no");
-    prove.env("RUNNER_IMAGE", "driftless/runner").env("FORWARDER_IMAGE", "driftless/forwarder");
-    prove.env("CLUSTER", cluster::NAME).env("PROOFS", &proofs).current_dir(project);
-    let output = world.run(prove).await?;
-    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let prove = || {
+        let mut prove = Command::new(&program);
+        // moto only supports this architecture of functions. The functions are those of `make build`.
+        prove.envs(variables).env("ARCHITECTURE", "x86_64").env("BUILD", "no");
+        prove.env("RUNNER_IMAGE", "driftless/runner").env("FORWARDER_IMAGE", "driftless/forwarder");
+        prove.env("CLUSTER", cluster::NAME).env("PROOFS", &proofs).current_dir(project);
+        prove
+    };
+    let text =
+        |output: &Output| format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let aws = async |arguments: &[&str]| {
+        let mut aws = Command::new("aws");
+        aws.args(arguments).args(["--output", "text"]);
+        let output = world.run(aws).await?;
+        ensure!(output.status.success(), "{}", text(&output));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    // A prefix in use would lose what is under it.
+    let queue = aws(&["sqs", "create-queue", "--queue-name", &format!("{PREFIX}-hints")]).await?;
+    let refused = world.run(prove()).await?;
+    ensure!(!refused.status.success() && text(&refused).contains("the account has the queue "), "{}", text(&refused));
+    let found = aws(&["sqs", "list-queues"]).await?;
+    ensure!(found.contains(&queue), "{found} has no {queue}");
+    aws(&["sqs", "delete-queue", "--queue-url", &queue]).await?;
+
+    let output = world.run(prove()).await?;
+    let printed = text(&output);
     world.stop().await;
     ensure!(output.status.success(), "{printed}");
 

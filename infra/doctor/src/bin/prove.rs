@@ -137,7 +137,7 @@ fn prove(arguments: &Arguments) -> Result<bool, String> {
     };
     let ours = arguments.installation.is_none().then_some(ours);
     if let Some(ours) = &ours {
-        ours.check(&kubectl)?;
+        ours.check(&aws, &kubectl)?;
         if arguments.forwarder_image.is_empty() {
             return Err("FORWARDER_IMAGE is not set; it is an image of infra/images that the cluster can pull".into());
         }

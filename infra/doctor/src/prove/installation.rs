@@ -45,8 +45,16 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Refuses a cluster with Driftless or the Pulumi Kubernetes Operator, because both would act on the same Stacks.
-    pub fn check(&self, kubectl: &Kubectl) -> Result<(), String> {
+    /// Refuses a prefix that is in use, because everything under it is deleted at the end; and a cluster with Driftless or the
+    /// Pulumi Kubernetes Operator, because both would act on the same Stacks.
+    pub fn check(&self, aws: &Aws, kubectl: &Kubectl) -> Result<(), String> {
+        if let Some(found) = self.left(aws)?.first() {
+            return Err(format!(
+                "PREFIX={}: the account has the {found}, and a proof deletes everything under its prefix; use another prefix, or prove \
+                 the installation that is there: INSTALLATION=NAME",
+                self.prefix
+            ));
+        }
         for (kind, name) in [("namespace", SYSTEM), ("customresourcedefinition", "stacks.pulumi.com")] {
             match kubectl.json(&["get", kind, name]) {
                 Ok(_) => {
