@@ -97,7 +97,7 @@ async fn hints_in_the_name_of_another_cluster_find_nothing_new() -> Result<()> {
         ("pulumi.com/v1", "Program", "app"),
         ("auto.pulumi.com/v1alpha1", "Update", &*run),
         ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "app"),
-        ("nobody.example.com/v1", "Gadget", "app"),
+        ("unserved.example.com/v1", "Gadget", "app"),
     ] {
         let [cluster, namespace] = [cluster::NAME, &team.name].map(ToOwned::to_owned);
         let [api_version, kind, name] = [api_version, kind, name].map(ToOwned::to_owned);

@@ -264,7 +264,11 @@ async fn update_with_an_unusable_source_names_the_cause() -> Result<()> {
     };
     let flux = "source.toolkit.fluxcd.io/v1";
     let cases = [
-        ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "add nobody.example.com/Gadget to SourceKinds"),
+        (
+            "unserved",
+            spec("unserved.example.com/v1", "Gadget", "app", "sha256:00"),
+            "add unserved.example.com/Gadget to SourceKinds",
+        ),
         // A kind that is served, but that no installation lets the fetcher read.
         ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "to SourceKinds and grant the right to read it"),
         ("long-digest", spec(flux, "GitRepository", "app", &long), "spec.driftless.tree.digest is "),

@@ -150,7 +150,7 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
         team.apply_secret(name, &values.into_iter().collect::<Vec<_>>()).await?;
         apply(&team, name, if *is_ssh { &ssh } else { &https }, auth).await?;
     }
-    apply(&team, "nobody", &https, "").await?;
+    apply(&team, "anonymous", &https, "").await?;
     apply(&team, "no-secret", &https, "gitAuthSecret: not-there").await?;
     for (name, _, words) in &cases {
         let stack = team.unavailable(name, words[0]).await.with_context(|| (*name).to_owned())?;
@@ -158,7 +158,7 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
         ensure!(words.iter().all(|word| status.contains(word)), "{name}: {status}; wanted {words:?}");
         ensure!(!status.contains(canary), "{status}");
     }
-    team.unavailable("nobody", "git server requires credentials; set spec.gitAuth").await?;
+    team.unavailable("anonymous", "git server requires credentials; set spec.gitAuth").await?;
     team.unavailable("no-secret", "Secret \"not-there\" not found (spec.gitAuthSecret)").await?;
 
     team.apply_secret("basic", &[("user", &right["username"]), ("word", &right["password"])]).await?;
