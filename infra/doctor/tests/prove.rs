@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 const DEPLOY: &str = r#"#!/bin/sh
 echo "deploy $STACK $CLUSTERS $TAGS" >>calls
+[ ! -e deploy-leaves ] || touch queue-there
 [ ! -e deploy-fails ] || exit 1
 touch deploying
 while [ -e hold ]; do sleep 0.05; done
@@ -31,7 +32,7 @@ case "$1 $2" in
 'cloudformation describe-stacks')
   output() { printf '{"OutputKey":"%s","OutputValue":"%s"}' "$1" "$2"; }
   echo "{\"Stacks\":[{\"Outputs\":[$(output HintsQueueUrl u),$(output BucketName b),$(output EcsCluster e)]}]}" ;;
-'sqs list-queues') [ ! -e queue-left ] && echo '[]' || echo '["http://sqs/1/proof-hints","http://sqs/1/proofs"]' ;;
+'sqs list-queues') [ ! -e queue-there ] && echo '[]' || echo '["http://sqs/1/proof-hints","http://sqs/1/proofs"]' ;;
 *) echo '[]' ;;
 esac
 "#;
@@ -113,7 +114,7 @@ fn until_there(file: &Path) {
 
 #[test]
 fn failed_deployment_is_removed_and_recorded() {
-    let project = Project::new("failed", &["deploy-fails", "queue-left"]);
+    let project = Project::new("failed", &["deploy-fails", "deploy-leaves"]);
     let (passed, printed) = project.run(&[]);
     assert!(!passed, "{printed}");
     assert_eq!(project.calls(), ["deploy proof one team=a driftless-proof=proof", "undeploy proof proof now"]);
@@ -151,6 +152,7 @@ fn interrupted_proof_is_removed_and_writes_no_file() {
 fn refused_proof_deploys_nothing() {
     for (name, files, more, words) in [
         ("busy", &["driftless-there"][..], ("KEEP", ""), "use a cluster without Driftless"),
+        ("prefix", &["queue-there"], ("KEEP", ""), "PREFIX=proof: the account has the queue http://sqs/1/proof-hints"),
         ("budget", &[], ("BUDGET_USD", "0.01"), "BUDGET_USD"),
         ("image", &[], ("FORWARDER_IMAGE", ""), "FORWARDER_IMAGE is not set"),
     ] {

@@ -337,14 +337,10 @@ mod tests {
             (200, r#"{ "MessageId": "m" }"#.into())
         });
         let mut event = event(&["a", "b", "c", "d", "e"].map(|name| (None, to_json(&hint(name, 0)))));
-        for record in &mut event.records {
-            record.attributes.insert("ApproximateReceiveCount".into(), "9".into());
-        }
+        event.records[4].attributes.insert("ApproximateReceiveCount".into(), "9".into());
         let dead_letters = DeadLetters::new(&config.await, "https://sqs/1/d".into(), 5);
         let (handled, failed) = run_with(&dead_letters, event, async |_| pending().await).await;
-        assert_eq!(handled, ["a", "b", "c", "d"]);
-        assert_eq!(failed, ["4"]);
-        assert_eq!(*sent.lock().unwrap(), 4);
+        assert_eq!((handled, failed.len(), *sent.lock().unwrap()), (["a", "b", "c", "d"].map(String::from).to_vec(), 5, 0));
     }
 
     /// Handles a batch in which all fail but `d`, with dead letters that SQS answers with `status`. Returns the failed ids and the
