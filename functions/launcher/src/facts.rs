@@ -65,7 +65,7 @@ impl Run {
                 let namespace = stack.map_or_else(own, |stack| stack.namespace);
                 self.facts.watched = Some(settings.watch().is_ours(ports.cluster, &namespace).await?);
             }
-            Need::Standing => self.facts.standing = Some(self.standing(ports.cluster, settings).await?),
+            Need::Standing => self.facts.standing = Some(self.standing(ports.cluster, settings, now).await?),
             Need::Holds => self.facts.holds = Some(claim::is_held(ports, settings, &self.folder).await?),
             Need::Inbox => {
                 let task = self.task.as_deref().unwrap_or_default();
@@ -91,7 +91,7 @@ impl Run {
         Ok(!ports.objects.exists(&keys::task(&settings.task_role_id, &task).run()).await?)
     }
 
-    async fn standing<C: Cluster>(&mut self, cluster: &C, settings: &Settings) -> Result<Standing, Error> {
+    async fn standing<C: Cluster>(&mut self, cluster: &C, settings: &Settings, now: Timestamp) -> Result<Standing, Error> {
         let system = &settings.system_namespace;
         let Some(reference) = self.update.stack(system) else { return Ok(Standing::Current) };
         self.stack = cluster.get::<Stack>(&reference.namespace, &reference.name).await?;
@@ -99,7 +99,7 @@ impl Run {
         let run = self.update.run_of(&stack.uid().unwrap_or_default(), system);
         let is_generation = run.as_ref().map(|run| run.generation) == stack.metadata.generation;
         let is_named = run.is_some() && stack.names(&self.update.name_any());
-        Ok(Standing::of_stack(is_named, stack.is_suspended(), is_generation))
+        Ok(Standing::of_stack(is_named, stack.hold(&self.update.spec, now), is_generation))
     }
 }
 

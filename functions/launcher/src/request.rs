@@ -70,7 +70,7 @@ impl Request {
             spot: false,
             cache: cache(annotations)?,
         };
-        let changes_nothing = request.is_check() || operation == Operation::Preview;
+        let changes_nothing = request.spec.changes_nothing();
         request.spot = spot(settings, update, changes_nothing)?;
         Ok(request)
     }

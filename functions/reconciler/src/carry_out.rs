@@ -33,7 +33,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let (snapshot, updates) = loaded;
-    let rules = violations(snapshot, &plan);
+    let rules = violations(snapshot, &plan, now);
     let plan = if rules.is_empty() {
         plan
     } else {

@@ -161,7 +161,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let (snapshot, updates) = load::load(ports, &hint.object.cluster, &stack, now).await?;
     let plan = decide(&snapshot, now);
-    debug_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{}", hint.object);
+    debug_assert_eq!(violations(&snapshot, &plan, now), Vec::<String>::new(), "{}", hint.object);
     tracing::info!(
         stack = %hint.object,
         readiness = ?plan.status.readiness,

@@ -252,7 +252,7 @@ async fn explain(
     let explanation = match target {
         Target::Stack(stack) => explanation(cluster, &stack, system_namespace, now).await?,
         Target::Update(update) => {
-            let standing = standing(cluster, &update, system_namespace).await?;
+            let standing = standing(cluster, &update, system_namespace, now).await?;
             explain::update(&update, standing, system_namespace, whole(now))
         }
     };
@@ -277,7 +277,7 @@ pub(crate) async fn explanation(cluster: &Cluster, stack: &Stack, system_namespa
 }
 
 /// How an Update and its Stack stand to each other.
-async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str) -> Result<Standing> {
+async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str, now: Timestamp) -> Result<Standing> {
     let Some(reference) = update.stack(system_namespace) else { return Ok(Standing::Current) };
     let stack: Option<Stack> = cluster.find(&reference.namespace, &reference.name).await?;
     let Some(stack) = stack.filter(|stack| stack.uid().as_ref() == Some(&reference.uid)) else {
@@ -285,7 +285,7 @@ async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str) ->
     };
     let generation = update.spec.driftless.as_ref().and_then(|ours| ours.stack_generation);
     let is_generation = generation == stack.metadata.generation;
-    Ok(Standing::of_stack(stack.names(&update.name_any()), stack.is_suspended(), is_generation))
+    Ok(Standing::of_stack(stack.names(&update.name_any()), stack.hold(&update.spec, now), is_generation))
 }
 
 async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Terminal<'_>) -> Result<()> {

@@ -153,7 +153,7 @@ pub fn stack(snapshot: &Snapshot, unknown: Vec<Unknown>, update: Option<&Update>
 /// The plan that a reconciliation carries out now.
 fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let plan = decide(snapshot, now);
-    let rules = violations(snapshot, &plan);
+    let rules = violations(snapshot, &plan, now);
     if rules.is_empty() { plan } else { refused(snapshot, &rules) }
 }
 
@@ -460,6 +460,7 @@ fn update_facts(update: &Update, standing: Standing, now: Timestamp) -> Vec<Fact
         Standing::Current => "its Stack names it, or it has none",
         Standing::Outdated => "its Stack names it and has changed since",
         Standing::Suspended => "its Stack names it and is suspended",
+        Standing::OutsideWindow => "its Stack names it, and its maintenance window is closed",
         Standing::Foreign => "its Stack does not name it",
     };
     facts.push(fact("stack", standing));

@@ -56,6 +56,13 @@ fn states() -> Vec<(&'static str, CoreStack)> {
         (StackReason::UpdateConflict.as_str(), failed(0, 5, |object| object["status"]["driftless"]["conflict"] = json!(true))),
         (StackReason::UpdateConflict.as_str(), network(|object| object["status"]["currentUpdate"] = json!({ "name": "web-3" }))),
         (
+            StackReason::OutsideWindow.as_str(),
+            failed(0, 3600, |object| {
+                object["metadata"]["annotations"] =
+                    json!({ "driftless.dev/window-schedule": "0 0 29 2 *", "driftless.dev/window-duration": "1m" });
+            }),
+        ),
+        (
             StackReason::Suspended.as_str(),
             network(|object| object["metadata"]["annotations"] = json!({ "driftless.dev/suspend": "true" })),
         ),

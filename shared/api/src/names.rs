@@ -27,6 +27,16 @@ pub const NEVER: &str = "never";
 /// Annotation of a Stack: with the value `true`, no run of it starts. A live run continues.
 pub const SUSPEND: &str = "driftless.dev/suspend";
 
+/// Annotation of a Stack: when its maintenance window opens, as five cron fields such as `0 22 * * 1-5`. Runs that change resources
+/// start within the window only.
+pub const WINDOW_SCHEDULE: &str = "driftless.dev/window-schedule";
+
+/// Annotation of a Stack with a [`WINDOW_SCHEDULE`]: how long its window is open, such as `4h`.
+pub const WINDOW_DURATION: &str = "driftless.dev/window-duration";
+
+/// Annotation of a Stack: the IANA time zone of its [`WINDOW_SCHEDULE`]; UTC without it.
+pub const WINDOW_TIME_ZONE: &str = "driftless.dev/window-time-zone";
+
 /// Annotation of a Stack: the schedule of drift checks, as an interval such as `6h` or five cron fields such as `0 3 * * *`.
 pub const DRIFT_SCHEDULE: &str = "driftless.dev/drift-schedule";
 

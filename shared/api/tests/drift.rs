@@ -1,4 +1,4 @@
-//! Drift on a Stack, and on the Update of its check.
+//! Drift on a Stack, and on the Update of its check; the maintenance window.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
 use driftless_api::{Stack, Update, names};
 use driftless_core::{
     CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, NewUpdate, Operation, Remediate, Schedule,
-    Stack as CoreStack, StackStatus, workspace,
+    Stack as CoreStack, StackStatus, run::Hold, workspace,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -43,12 +43,47 @@ fn annotations_configure_drift_checks() {
 }
 
 #[test]
+fn window_holds_runs_that_change_resources_while_it_is_closed() {
+    let window = json!({ names::WINDOW_SCHEDULE: "0 22 * * *", names::WINDOW_DURATION: "4h" });
+    let at = |time: &str| time.parse::<Timestamp>().unwrap();
+    let (closed, open) = (at("2026-11-26T12:00:00Z"), at("2026-11-26T23:00:00Z"));
+    let spec = |spec: Value| serde_json::from_value(spec).unwrap();
+    let (up, preview) = (spec(json!({ "type": "up" })), spec(json!({ "type": "preview" })));
+    let check = spec(json!({ "type": "refresh", "driftless": { "previewOnly": true } }));
+    for (update, now, held) in [(&up, closed, true), (&up, open, false), (&preview, closed, false), (&check, closed, false)] {
+        assert_eq!(stack(&window).hold(update, now), held.then_some(Hold::OutsideWindow), "{update:?} at {now}");
+    }
+    assert_eq!(stack(&json!({})).hold(&up, closed), None);
+    assert_eq!(stack(&json!({ names::SUSPEND: "true" })).hold(&preview, open), Some(Hold::Suspended));
+}
+
+#[test]
 fn unknown_annotation_value_is_refused_by_name() {
     for (annotations, words) in [
         (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
         (
             json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_TIME_ZONE: "UTC" }),
             r#"annotation driftless.dev/drift-time-zone is "UTC", but an interval has no time zone; remove it"#,
+        ),
+        (
+            json!({ names::WINDOW_SCHEDULE: "4h", names::WINDOW_DURATION: "4h" }),
+            r#"annotation driftless.dev/window-schedule is "4h"; write five cron fields"#,
+        ),
+        (
+            json!({ names::WINDOW_SCHEDULE: "0 22 * * *", names::WINDOW_DURATION: "long" }),
+            r#"annotation driftless.dev/window-duration is "long"; write a duration of at least 1m"#,
+        ),
+        (
+            json!({ names::WINDOW_SCHEDULE: "0 22 * * *", names::WINDOW_DURATION: "4h", names::WINDOW_TIME_ZONE: "Berlin" }),
+            r#"annotation driftless.dev/window-schedule is "0 22 * * *" in the time zone "Berlin"; write an IANA time zone"#,
+        ),
+        (
+            json!({ names::WINDOW_SCHEDULE: "0 22 * * *" }),
+            "annotation driftless.dev/window-schedule is set without driftless.dev/window-duration; set both, or remove it",
+        ),
+        (
+            json!({ names::WINDOW_DURATION: "4h" }),
+            "annotation driftless.dev/window-duration is set without driftless.dev/window-schedule; set both, or remove it",
         ),
         (
             json!({ names::CAPACITY: "cheap" }),

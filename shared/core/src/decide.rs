@@ -172,6 +172,9 @@ impl<'a> Reconciliation<'a> {
             return match self.wants("") {
                 Sync::Synced => self.synced(),
                 Sync::Run(why) => {
+                    if let Some(opens) = self.closed_until() {
+                        return self.outside_window(opens, &why);
+                    }
                     let workspace = Workspace { project: Some(project), ..workspace(&self.stack.spec) };
                     self.start(&why, String::new(), None, workspace)
                 }
@@ -200,6 +203,7 @@ impl<'a> Reconciliation<'a> {
                         self.check_drift(source, revision, digest);
                         readiness
                     }
+                    Sync::Run(why) if let Some(opens) = self.closed_until() => self.outside_window(opens, &why),
                     Sync::Run(_) if must_ask => self.fetch(source, "its latest commit"),
                     Sync::Run(why) => self.run(source, revision, digest, &why),
                 }
@@ -286,6 +290,22 @@ impl<'a> Reconciliation<'a> {
         let message =
             format!("{what} before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend");
         Readiness::Reconciling { reason: StackReason::Suspended, message }
+    }
+
+    /// When the maintenance window opens; `None` if a run may start now. A preview changes nothing, so it does not wait.
+    fn closed_until(&self) -> Option<Timestamp> {
+        let waits = self.stack.deleting || !self.stack.spec.preview;
+        self.stack.window.as_ref().filter(|_| waits)?.closed_until(self.now)
+    }
+
+    fn outside_window(&mut self, opens: Timestamp, why: &Why) -> Readiness {
+        self.requeue_at = Some(opens);
+        let message = format!(
+            "{why}; the run starts when the maintenance window opens at {}; remove the annotation driftless.dev/window-schedule to \
+             start it now",
+            opens.strftime("%FT%TZ")
+        );
+        Readiness::Reconciling { reason: StackReason::OutsideWindow, message }
     }
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {

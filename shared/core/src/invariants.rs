@@ -1,3 +1,5 @@
+use jiff::Timestamp;
+
 use crate::{
     Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, StackReason, StackStatus,
     TreeState,
@@ -5,7 +7,7 @@ use crate::{
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
 #[must_use]
-pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
+pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |holds: bool, rule: &str| {
         if !holds {
@@ -27,6 +29,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
         check(plan.status.current_update.as_ref() == Some(&run.current), "1: status.currentUpdate does not name the new run");
+        let is_closed = stack.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
+        check(run.operation == Operation::Preview || !is_closed, "1: a run starts outside the maintenance window");
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
         if let Some(tree) = &run.tree {
             check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");

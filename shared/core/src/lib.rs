@@ -36,6 +36,7 @@ mod synced;
 mod task_end;
 mod validate;
 mod watch;
+mod window;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
@@ -69,4 +70,5 @@ pub use task_end::{
 };
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
+pub use window::{InvalidWindow, Window};
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, DriftSettings, Readiness, StackStatus, run::UpdateFacts};
+use crate::{Drift, DriftSettings, Readiness, StackStatus, Window, run::UpdateFacts};
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,6 @@ pub struct Snapshot {
     pub check: RunState,
     /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
     /// matter.
-    /// not matter.
     pub inputs: Option<Inputs>,
 }
 
@@ -62,6 +61,8 @@ pub struct Stack {
     pub paths: Option<String>,
     /// No run of it may start.
     pub suspended: bool,
+    /// When its runs may start; `None`: at any time.
+    pub window: Option<Window>,
     /// The settings of its drift checks; `None` without checks.
     pub drift: Option<DriftSettings>,
     /// `spec`

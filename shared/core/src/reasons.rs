@@ -56,6 +56,7 @@ macro_rules! reasons {
 reasons! {
     /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
     StackReason {
+        OutsideWindow: "A run is wanted, and the maintenance window is closed.", "Nothing; it starts when the window opens. To start it now, remove the annotations of the window.";
         PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the \
              message; a change of the Stack retries it.";
         PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";

@@ -72,7 +72,8 @@ impl Schedule {
         Timestamp::from_second(after.as_second().saturating_sub(since).saturating_add(every.as_secs())).ok()
     }
 
-    fn occurrence(&self, after: Timestamp) -> Option<Timestamp> {
+    /// The first time of a cron expression after `after`.
+    pub(crate) fn occurrence(&self, after: Timestamp) -> Option<Timestamp> {
         let Self::Cron { cron, zone } = self else { return None };
         Some(cron.find_next_occurrence(&after.to_zoned(zone.clone()), false).ok()?.timestamp())
     }

@@ -6,7 +6,7 @@ use driftless_core::{
     run::{UpdateFacts, WaitReason},
     *,
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -133,6 +133,37 @@ fn live_run_is_left_alone_and_launched_again_after_a_change() {
         Some(Readiness::waiting(Some(WaitReason::SpecInvalid), "ECS refuses the image")),
     );
     assert_eq!(condition(&support::plan(&snapshot)), "Stalled/SpecInvalid: ECS refuses the image");
+}
+
+#[test]
+fn run_waits_until_the_maintenance_window_opens() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.window = Some(closed_window());
+    let opens: Timestamp = "2027-01-15T09:00:00Z".parse().unwrap();
+    let words = "the run starts when the maintenance window opens at 2027-01-15T09:00:00Z; remove the annotation \
+                 driftless.dev/window-schedule to start it now";
+    let waits = plan(&snapshot);
+    assert_eq!(condition(&waits), format!("Reconciling/OutsideWindow: Initial stack update; {words}"));
+    assert_eq!((waits.effects.as_slice(), waits.requeue_at), (&[][..], Some(opens)));
+    assert_eq!(created(&plan_at(&snapshot, opens)).unwrap().operation, Operation::Up);
+
+    // A git source is not polled until then.
+    let Some(SourceState::Artifact { polled, .. }) = &mut snapshot.source else { panic!("another source") };
+    *polled = Some(ago(100_000));
+    assert_eq!(plan(&snapshot).effects, []);
+
+    // A preview changes nothing. A destroy does, whatever the Stack runs otherwise.
+    snapshot.source = support::snapshot(stack()).source;
+    snapshot.stack.spec.preview = true;
+    assert_eq!(created(&plan(&snapshot)).unwrap().operation, Operation::Preview);
+    snapshot.stack.spec.preview = false;
+    (snapshot.stack.deleting, snapshot.stack.spec.destroy_on_finalize) = (true, true);
+    snapshot.stack.status.last_update = Some(last_update(Succeeded, 0, 60));
+    assert_eq!(condition(&plan(&snapshot)), format!("Reconciling/OutsideWindow: Stack marked for deletion; {words}"));
+
+    // A Stack without a change is Ready at any time.
+    snapshot.stack.deleting = false;
+    assert_eq!(condition(&plan(&snapshot)), "Ready");
 }
 
 #[test]

@@ -192,8 +192,10 @@ prop_compose! {
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
         (drift, drift_status, check) in (option::of(drift_settings()), drift_status(), a_check_state()),
+        window in option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, ..stack() };
+        stack.window = window.map(|opens| Window::parse(opens, None, "30m").unwrap());
         let check = if drift_status.current.is_some() { check } else { RunState::None };
         stack.status.drift = drift_status;
         stack.status.last_update = last_update;
@@ -252,7 +254,7 @@ proptest! {
     #[test]
     fn no_plan_breaks_an_invariant(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
-        prop_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{:#?}", plan);
+        prop_assert_eq!(violations(&snapshot, &plan, now()), Vec::<String>::new(), "{:#?}", plan);
         prop_assert_eq!(decide(&snapshot, now()), plan, "the same facts, another plan");
     }
 
@@ -303,8 +305,9 @@ fn check_beside_run(plan: &mut Plan) {
 #[test]
 fn checker_detects_each_broken_invariant() {
     type Break = fn(&mut Snapshot, &mut Plan);
-    let breaks: [(&str, Break); 25] = [
+    let breaks: [(&str, Break); 26] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
+        ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
         ("1: two drift checks at once", |_, plan| {
             check_beside_run(plan);
             check_beside_run(plan);
@@ -366,7 +369,7 @@ fn checker_detects_each_broken_invariant() {
         let mut snapshot = snapshot(stack());
         let mut plan = plan(&snapshot);
         break_it(&mut snapshot, &mut plan);
-        let found = violations(&snapshot, &plan);
+        let found = violations(&snapshot, &plan, now());
         assert!(found.contains(&rule.to_owned()), "{rule} is not among {found:?}");
 
         let mut refused = refused(&snapshot, &found);

@@ -111,7 +111,7 @@ fn planned(world: &World, key: &ObjectKey) {
     let now = world.now();
     let Ok(snapshot) = drive(world, reconciler::snapshot(&reconciler_ports(world), CLUSTER, &stack, now)) else { return };
     let plan = decide(&snapshot, now);
-    assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{plan:#?} of {snapshot:#?}");
+    assert_eq!(violations(&snapshot, &plan, now), Vec::<String>::new(), "{plan:#?} of {snapshot:#?}");
     assert_eq!(decide(&snapshot, now), plan, "the same facts, another plan");
     round_trip(&plan.status, now);
 }

@@ -49,8 +49,9 @@ impl Machine {
         let calm = &self.calm;
         let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: self.knobs.reconciler() };
         let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack, self.world.now())) else { return };
-        let plan = decide(&snapshot, self.world.now());
-        let found = violations(&snapshot, &plan);
+        let now = self.world.now();
+        let plan = decide(&snapshot, now);
+        let found = violations(&snapshot, &plan, now);
         let mut ledger = self.ledger.borrow_mut();
         if !found.is_empty() {
             ledger.violate(|| format!("{}: {plan:?} of {snapshot:?}", found.join(", ")));

@@ -1,11 +1,11 @@
-//! Drift: the live state is changed by hand, reported, and fixed on request. And the meaning of a pause.
+//! Drift: the live state is changed by hand, reported, and fixed on request. The meaning of a pause, and of a maintenance window.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::{DriftedResource, Stack, Update, names};
 use driftless_tests::{
-    scenario::{Namespace, RUN, Source, is_ready},
+    scenario::{Namespace, RUN, Source, condition, is_ready},
     world::ready,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -169,4 +169,43 @@ async fn update_does_not_wait_for_a_drift_check() -> Result<()> {
     let stack = team.stack("app").await?;
     ensure!(drifted(&stack).is_none(), "{:#?}", stack.status);
     annotate(&team, json!({ names::DRIFT_SCHEDULE: null })).await
+}
+
+#[tokio::test]
+async fn run_waits_for_the_maintenance_window_and_a_preview_does_not() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("window").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    // Open for a minute of each 29th of February.
+    let closed = format!("{{ {}: '0 0 29 2 *', {}: 1m }}", names::WINDOW_SCHEDULE, names::WINDOW_DURATION);
+    team.apply_stack_as("app", "dev", &closed, Source::Program("app"), "").await?;
+    let held = |stack: &Stack| {
+        condition(stack).is_some_and(|(_, reason, message)| {
+            reason == "OutsideWindow" && message.contains("window opens at 20") && message.contains("-02-29T00:00:00Z")
+        })
+    };
+    team.wait("app", "to wait for its window", held).await?;
+    ensure!(team.updates("app").await?.is_empty(), "{}", team.state()?);
+
+    // Another window is open.
+    annotate(&team, json!({ names::WINDOW_SCHEDULE: "* * * * *", names::WINDOW_DURATION: "1h" })).await?;
+    team.ready_after("app", 1).await?;
+    annotate(&team, json!({ names::WINDOW_SCHEDULE: "0 0 29 2 *" })).await?;
+    team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
+    let stack = team.wait("app", "to wait for its window", held).await?;
+    let (_, _, message) = condition(&stack).context("a condition")?;
+    ensure!(message.starts_with("New commit detected") && team.updates("app").await?.len() == 1, "{message}: {}", team.state()?);
+
+    let preview = Patch::Merge(json!({ "spec": { "preview": true } }));
+    Api::<Stack>::namespaced(world.client.clone(), &team.name).patch("app", &PatchParams::default(), &preview).await?;
+    team.ready_after("app", 2).await?;
+    annotate(&team, json!({ names::WINDOW_SCHEDULE: "soon" })).await?;
+    let refused = |stack: &Stack| {
+        condition(stack).is_some_and(|(_, reason, message)| {
+            reason == "SpecInvalid" && message.contains(r#"annotation driftless.dev/window-schedule is "soon"; write"#)
+        })
+    };
+    team.wait("app", "to be refused", refused).await?;
+    annotate(&team, json!({ names::WINDOW_SCHEDULE: null, names::WINDOW_DURATION: null })).await?;
+    team.clear().await
 }

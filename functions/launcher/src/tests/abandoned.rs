@@ -66,6 +66,17 @@ fn update_of_a_suspended_stack_releases_claim_and_slot() {
 }
 
 #[test]
+fn update_that_waits_when_the_maintenance_window_closes_is_abandoned() {
+    for held in [true, false] {
+        let world = refused(held);
+        let closed = json!({ names::WINDOW_SCHEDULE: "0 0 29 2 *", names::WINDOW_DURATION: "1m" });
+        let closed = json!({ "metadata": { "annotations": closed } });
+        world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &closed));
+        assert_eq!(outcome(&world), "given up");
+    }
+}
+
+#[test]
 fn update_without_its_inputs_releases_claim_and_slot() {
     // An Update that waits for its claim does not read its inputs.
     for (held, came_to) in [(true, "given up"), (false, "StackClaimed")] {

@@ -308,6 +308,15 @@ fn owned(stack: &Stack, new: &NewUpdate, metadata: EmbeddedMetadata, spec: Updat
     update
 }
 
+impl UpdateSpec {
+    /// Returns whether the run reads only: a preview or a drift check.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        self.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
+            || self.operation.as_deref() == Some(core::Operation::Preview.as_str())
+    }
+}
+
 impl Update {
     /// The Update of a Stack that runs `new` with a snapshot of `workspace`.
     #[must_use]

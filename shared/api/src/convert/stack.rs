@@ -1,9 +1,11 @@
-use driftless_core as core;
+use driftless_core::{self as core, run::Hold};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names,
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, UpdateSpec, WorkspaceReclaimPolicy, duration, finalizer,
+    names,
 };
 
 impl From<&Stack> for core::Stack {
@@ -18,6 +20,7 @@ impl From<&Stack> for core::Stack {
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             suspended: stack.is_suspended(),
+            window: window(stack).unwrap_or_default(),
             drift: drift(stack).unwrap_or_default(),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
@@ -32,9 +35,18 @@ impl Stack {
         let field = self.spec.driftless.as_ref().and_then(|ours| ours.suspend).unwrap_or(false);
         field || self.annotations().get(names::SUSPEND).is_some_and(|value| value == "true")
     }
-}
 
-impl Stack {
+    /// Returns why it starts no run of `update` now.
+    #[must_use]
+    pub fn hold(&self, update: &UpdateSpec, now: Timestamp) -> Option<Hold> {
+        if self.is_suspended() {
+            return Some(Hold::Suspended);
+        }
+        // A Stack with an invalid window is refused, which stops its new runs.
+        let is_closed = || window(self).ok().flatten().is_some_and(|window| window.closed_until(now).is_some());
+        (!update.changes_nothing() && is_closed()).then_some(Hold::OutsideWindow)
+    }
+
     /// Returns whether it waits for the end of that Update: its current one, or its drift check.
     #[must_use]
     pub fn names(&self, update: &str) -> bool {
@@ -71,8 +83,28 @@ fn spec(stack: &Stack) -> core::StackSpec {
         }
     }
     spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
-    spec.refused = spec.refused.or_else(|| drift(stack).err());
+    spec.refused = spec.refused.or_else(|| drift(stack).err()).or_else(|| window(stack).err());
     spec
+}
+
+/// The maintenance window. It is made of annotations, because a change of the spec would start a run.
+fn window(stack: &Stack) -> Result<Option<core::Window>, String> {
+    let [opens, zone, length] = [names::WINDOW_SCHEDULE, names::WINDOW_TIME_ZONE, names::WINDOW_DURATION]
+        .map(|name| stack.annotations().get(name).map(String::as_str));
+    let (opens, length) = match (opens, length) {
+        (None, None) => return Ok(None),
+        (Some(opens), Some(length)) => (opens, length),
+        (Some(_), None) => return Err(half(names::WINDOW_SCHEDULE, names::WINDOW_DURATION)),
+        (None, Some(_)) => return Err(half(names::WINDOW_DURATION, names::WINDOW_SCHEDULE)),
+    };
+    core::Window::parse(opens, zone, length).map(Some).map_err(|invalid| match invalid {
+        core::InvalidWindow::Opens(why) => format!("annotation {} is {why}", names::WINDOW_SCHEDULE),
+        core::InvalidWindow::Length(why) => format!("annotation {} is {why}", names::WINDOW_DURATION),
+    })
+}
+
+fn half(set: &str, absent: &str) -> String {
+    format!("annotation {set} is set without {absent}; set both, or remove it")
 }
 
 /// The settings of drift checks. They are annotations, because a change of the spec would start a run.

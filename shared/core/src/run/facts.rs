@@ -111,21 +111,34 @@ pub enum Standing {
     Outdated,
     /// The Stack names the Update and is suspended.
     Suspended,
+    /// The Stack names the Update, which changes resources, and its maintenance window is closed.
+    OutsideWindow,
     /// The Stack does not name the Update.
     Foreign,
 }
 
 impl Standing {
-    /// The relation, from whether the Stack names the Update, is suspended, and has the generation that the Update runs.
+    /// The relation, from whether the Stack names the Update, what holds it, and whether the Stack has the generation that the
+    /// Update runs.
     #[must_use]
-    pub fn of_stack(is_named: bool, is_suspended: bool, is_generation: bool) -> Self {
-        match (is_named, is_suspended, is_generation) {
+    pub fn of_stack(is_named: bool, hold: Option<Hold>, is_generation: bool) -> Self {
+        match (is_named, hold, is_generation) {
             (false, ..) => Self::Foreign,
-            (true, true, _) => Self::Suspended,
-            (true, false, true) => Self::Current,
-            (true, false, false) => Self::Outdated,
+            (true, Some(Hold::Suspended), _) => Self::Suspended,
+            (true, Some(Hold::OutsideWindow), _) => Self::OutsideWindow,
+            (true, None, true) => Self::Current,
+            (true, None, false) => Self::Outdated,
         }
     }
+}
+
+/// Why a Stack starts no run now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It is suspended.
+    Suspended,
+    /// The run changes resources, and the maintenance window is closed.
+    OutsideWindow,
 }
 
 /// The owner of a run.

@@ -12,7 +12,7 @@ mod reasons;
 mod update;
 
 pub use facts::{
-    Block, Inbox, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskResult, UpdateFacts,
+    Block, Hold, Inbox, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskResult, UpdateFacts,
 };
 pub use invariants::run_violations;
 pub use plan::{Ending, RunPlan, plan_run};

@@ -181,6 +181,8 @@ fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<Run
             message: "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run".into(),
             requeue: None,
         }),
+        // It would keep others from its Pulumi stack or slot, and the sweep would hint it each minute until the window opens.
+        Standing::OutsideWindow => abandon(AbandonReason::OutsideWindow),
         Standing::Current | Standing::Outdated => start(facts, update, standing == Standing::Outdated, now),
     }
 }

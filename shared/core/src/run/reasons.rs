@@ -15,6 +15,8 @@ pub enum AbandonReason {
     OtherProject,
     /// The Stack changed while the run waited.
     Outdated,
+    /// The maintenance window of its Stack closed while the run waited.
+    OutsideWindow,
     /// It is a drift check, and another run of the same Pulumi stack is about to start.
     Preempted,
     /// Another release wrote the launch record in a form that this one cannot read.
@@ -38,6 +40,7 @@ impl fmt::Display for AbandonReason {
             Self::Invalid(message) => return write!(f, "{message}; this Update does not run; create another one"),
             Self::OtherProject => "its inputs name another backend or project than when its launch was recorded",
             Self::Outdated => "Stack changed while the run waited",
+            Self::OutsideWindow => "the maintenance window closed while the run waited; another one starts when it opens",
             Self::Preempted => "drift check gave way to another run of the same Pulumi stack",
             Self::RecordUnreadable => "its launch record was written by another release of Driftless",
             Self::Superseded => "its Stack does not name its Update as the current one",

@@ -28,6 +28,7 @@ pub fn stack() -> Stack {
         reconcile_request: String::new(),
         paths: None,
         suspended: false,
+        window: None,
         drift: None,
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
@@ -41,6 +42,11 @@ pub fn stack() -> Stack {
         },
         status: StackStatus::default(),
     }
+}
+
+/// A maintenance window that is closed at [`now`] and opens at 09:00 UTC, an hour later.
+pub fn closed_window() -> Window {
+    Window::parse("0 9 * * *", None, "4h").unwrap()
 }
 
 /// A tree with a project.
@@ -124,7 +130,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 
 pub fn plan_at(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let plan = decide(snapshot, now);
-    assert_eq!(violations(snapshot, &plan), Vec::<String>::new(), "{snapshot:#?}\n{plan:#?}");
+    assert_eq!(violations(snapshot, &plan, now), Vec::<String>::new(), "{snapshot:#?}\n{plan:#?}");
     plan
 }
 
