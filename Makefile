@@ -198,9 +198,10 @@ messages: ## Generates docs/messages.md from the reasons in the code.
 	cargo run --quiet --locked --package driftless-tests --bin messages
 
 .PHONY: pictures
-pictures: tools ## Writes docs/pictures: the page of kubectl driftless ui in headless Chromium (CHROMIUM names the program).
+pictures: build ## Writes docs/pictures: the demo, and the page of kubectl driftless ui in headless Chromium (CHROMIUM names it).
 	@cargo build --quiet --locked --package driftless-cli
 	@infra/cli/tests/pictures.py
+	@tests/tools/record docs/pictures/demo.svg make demo
 
 .PHONY: tools
 tools:
