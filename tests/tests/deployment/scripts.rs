@@ -381,7 +381,8 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
 
     // Without copies, tags become digests where the registry has them; so do those of the account's own repositories.
     tree.aws.run(&["ecr", "create-repository", "--repository-name", "mine/python"]).await?;
-    let manifest = json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [] }).to_string();
+    let manifest =
+        json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [] }).to_string();
     let put = ["ecr", "put-image", "--repository-name", "mine/python", "--image-tag", "1", "--image-manifest", &manifest];
     let put: Value = serde_json::from_str(&tree.aws.run(&put).await?)?;
     let own = format!("python={ecr}/mine/python@{}", put["image"]["imageId"]["imageDigest"].as_str().context("a digest")?);

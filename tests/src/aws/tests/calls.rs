@@ -282,11 +282,8 @@ async fn s3_stores_no_body_other_than_the_signed_one() {
     }
 
     // The SDK sends a file in chunks, with the checksum behind them.
-    let headers = [
-        ("x-amz-trailer", "x-amz-checksum-crc32"),
-        ("x-amz-decoded-content-length", "11"),
-        ("content-encoding", "aws-chunked"),
-    ];
+    let headers =
+        [("x-amz-trailer", "x-amz-checksum-crc32"), ("x-amz-decoded-content-length", "11"), ("content-encoding", "aws-chunked")];
     for (checksum, expected, content) in [("AAAAAA==", 400, &b"hello"[..]), ("DUoRhQ==", 200, b"hello world")] {
         let body = format!("b\r\nhello world\r\n0\r\nx-amz-checksum-crc32:{checksum}\r\n\r\n");
         let headers = headers.map(|(name, value)| (name, value.into())).to_vec();
