@@ -1,12 +1,13 @@
 //! A body in chunks with a checksum behind them (`aws-chunked`), which the SDK sends for a file: `SIZE\r\nDATA\r\n` for each chunk, the
-//! size 0, and the trailer `NAME:CHECKSUM\r\n\r\n`.
+//! size 0, and the trailer `NAME:CHECKSUM\r\n\r\n`. Without TLS, which the world has not, the SDK signs chunks and trailer as well;
+//! these signatures are not verified.
 
 use aws_smithy_checksums::{ChecksumAlgorithm, http::HttpChecksum};
 use axum::http::HeaderMap;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
-/// The value of `x-amz-content-sha256` for such a body.
-pub const TRAILED: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+/// The values of `x-amz-content-sha256` for such a body.
+pub const TRAILED: [&str; 2] = ["STREAMING-UNSIGNED-PAYLOAD-TRAILER", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"];
 /// The maximum length of a line: a size, or a trailer.
 const MAX_LINE: usize = 256;
 
@@ -73,10 +74,9 @@ impl Chunks {
     fn after(&mut self, line: &[u8]) -> Place {
         let line = str::from_utf8(line).unwrap_or("?");
         match self.place {
-            Place::Size => match u64::from_str_radix(line, 16) {
+            Place::Size => match u64::from_str_radix(line.split(';').next().unwrap_or_default(), 16) {
                 Ok(0) => Place::Trailer,
                 Ok(size) => Place::Data(size),
-                // Also the size of a signed chunk, which no caller sends.
                 Err(_) => Place::Broken,
             },
             Place::Break if line.is_empty() => Place::Size,
@@ -87,6 +87,7 @@ impl Chunks {
                 if real.is_some() && declared.as_deref() == real.as_deref() { Place::Verified } else { Place::Broken }
             }
             Place::Verified if line.is_empty() => Place::End,
+            Place::Verified if line.starts_with("x-amz-trailer-signature:") => Place::Verified,
             _ => Place::Broken,
         }
     }
@@ -116,13 +117,15 @@ mod tests {
         for piece in 1..=WHOLE.len() {
             assert!(is_right(WHOLE, piece), "{piece}");
         }
+        let signed = WHOLE.replace("6\r\n", "6;chunk-signature=0\r\n").replace("==\r\n", "==\r\nx-amz-trailer-signature:0\r\n");
+        assert!(is_right(&signed, 7), "{signed}");
         let broken = [
             WHOLE.replace("world", "World"),
             WHOLE.replace("DUoRhQ==", "DUoRhA=="),
             WHOLE.replace("DUoRhQ==", "?"),
             WHOLE.replace("crc32:", "crc32c:"),
             WHOLE.replace("5\r\nworld", "4\r\nworl"),
-            WHOLE.replace("6\r\n", "6;chunk-signature=0\r\n"),
+            WHOLE.replace("6\r\n", "g\r\n"),
             WHOLE.replace("x-amz-checksum-crc32:DUoRhQ==\r\n", ""),
             WHOLE[..WHOLE.len() - 2].to_owned(),
             format!("{WHOLE}5\r\n"),
