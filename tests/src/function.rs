@@ -151,7 +151,7 @@ const ENV: [(&str, &str); 63] = [
     ("LAUNCHES_QUEUE_URL", "http://127.0.0.1/l"),
     ("RUNS_QUEUE_URL", "http://127.0.0.1/r"),
     ("DEAD_LETTERS_QUEUE_URL", "http://127.0.0.1/d"),
-    ("MAX_RECEIVES", "5"),
+    ("MAX_ATTEMPTS", "5"),
     ("SYSTEM_NAMESPACE", "driftless-system"),
     ("WATCH_NAMESPACES", "all"),
     ("ARTIFACT_SERVICES", "source-controller.flux-system"),

@@ -50,7 +50,8 @@ async fn main() -> Result<(), Error> {
         other => return Err(format!("ARTIFACT_TRANSPORT is {other:?}; use proxy or direct").into()),
     };
     let objects = Bucket::new(&aws, settings.bucket.clone());
-    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
+    let dead_letters =
+        DeadLetters::new(&aws, objects.clone(), env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_ATTEMPTS")?);
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
     let fetch = async |(request, sent): (FetchRequest, Timestamp)| -> Result<(), fetcher::Error> {
         let cluster = match clusters.get(&request.source.cluster, now()).await {

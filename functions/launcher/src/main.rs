@@ -36,7 +36,8 @@ async fn main() -> Result<(), Error> {
     };
     let bucket = env::required("BUCKET")?;
     let objects = Bucket::new(&aws, bucket.clone()).sealing_with(env::required("SEAL_KEY")?);
-    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
+    let dead_letters =
+        DeadLetters::new(&aws, objects.clone(), env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_ATTEMPTS")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {

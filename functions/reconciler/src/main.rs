@@ -16,7 +16,8 @@ async fn main() -> Result<(), Error> {
     let aws = driftless_aws::config().await;
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-reconciler");
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
-    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
+    let dead_letters =
+        DeadLetters::new(&aws, objects.clone(), env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_ATTEMPTS")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {

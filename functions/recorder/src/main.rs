@@ -22,7 +22,8 @@ async fn main() -> Result<(), Error> {
         cache_namespace_bytes: mebibytes("CACHE_NAMESPACE_MIB")?,
     };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
-    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
+    let dead_letters =
+        DeadLetters::new(&aws, objects.clone(), env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_ATTEMPTS")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {

@@ -33,6 +33,7 @@ case "$1 $2" in
   output() { printf '{"OutputKey":"%s","OutputValue":"%s"}' "$1" "$2"; }
   echo "{\"Stacks\":[{\"Outputs\":[$(output HintsQueueUrl u),$(output BucketName b),$(output EcsCluster e)]}]}" ;;
 'sqs list-queues') [ ! -e queue-there ] && echo '[]' || echo '["http://sqs/1/proof-hints","http://sqs/1/proofs"]' ;;
+'ecr describe-repositories') [ ! -e copies-there ] && echo '[]' || echo '["proof/copies/pulumi","team/app"]' ;;
 *) echo '[]' ;;
 esac
 "#;
@@ -153,6 +154,7 @@ fn refused_proof_deploys_nothing() {
     for (name, files, more, words) in [
         ("busy", &["driftless-there"][..], ("KEEP", ""), "use a cluster without Driftless"),
         ("prefix", &["queue-there"], ("KEEP", ""), "PREFIX=proof: the account has the queue http://sqs/1/proof-hints"),
+        ("copies", &["copies-there"], ("KEEP", ""), "PREFIX=proof: the account has the repository proof/copies/pulumi"),
         ("budget", &[], ("BUDGET_USD", "0.01"), "BUDGET_USD"),
         ("image", &[], ("FORWARDER_IMAGE", ""), "FORWARDER_IMAGE is not set"),
     ] {

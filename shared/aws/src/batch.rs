@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
-use crate::dead_letters::{Cause, DeadLetters};
+use crate::dead_letters::{Cause, DeadLetters, sent};
 
 /// Reserved at the end of an invocation for dead letters and the response, a half each.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -21,8 +21,7 @@ const AT_ONCE: usize = 4;
 
 /// Handles a batch of an SQS event source. Returns the messages that SQS should deliver again: each that failed, that cannot be
 /// read or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled
-/// concurrently, those of a FIFO queue one after another. A failed message that was received often enough is moved to
-/// `dead_letters` instead.
+/// concurrently, those of a FIFO queue one after another. A message whose attempts are used up is moved to `dead_letters` instead.
 ///
 /// `absorb(kept, other)` merges two messages with the same request and returns whether it did; they are handled once. `handle` is
 /// stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash at that point.
@@ -49,20 +48,29 @@ pub async fn batch_sent<M, E: fmt::Display>(
     let deadline = instant(deadline);
     let mut answer = Answer::default();
     // Boxed, because the compiler would otherwise lay out every call below as one value.
-    let attempt = async |message| {
+    let attempt = async |message, records: &[SqsMessage]| {
         if Instant::now() >= deadline {
             // It did not fail itself.
             return Err((None, "the invocation ran out of time before it".into()));
         }
-        match timeout_at(deadline, Box::pin(handle(message))).await {
-            Ok(handled) => handled.map_err(|error| (Some(Cause::Failed), error.to_string())),
-            Err(_) => Err((Some(Cause::TimedOut), "the invocation ran out of time".into())),
-        }
+        let attempt = async {
+            for record in records {
+                if dead_letters.has_crashed(record, now()).await {
+                    return Err((Some(Cause::Crashed), "its earlier attempts ended without a response".into()));
+                }
+            }
+            handle(message).await.map_err(|error| (Some(Cause::Failed), error.to_string()))
+        };
+        let timed_out = |_| Err((Some(Cause::TimedOut), "the invocation ran out of time".into()));
+        timeout_at(deadline, Box::pin(attempt)).await.unwrap_or_else(timed_out)
     };
     let messages = distinct(event, parse, absorb, &mut answer);
     let (ordered, free): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(|(_, records)| records.iter().any(|record| group(record).is_some()));
-    let free = free.into_iter().map(async |(message, records)| (records, attempt(message).await));
+    let free = free.into_iter().map(async |(message, records)| {
+        let result = attempt(message, &records).await;
+        (records, result)
+    });
     let mut handled = stream::iter(free).buffer_unordered(AT_ONCE);
     while let Some((records, result)) = handled.next().await {
         if let Err((cause, error)) = result {
@@ -72,7 +80,7 @@ pub async fn batch_sent<M, E: fmt::Display>(
     for (message, records) in ordered {
         if answer.is_blocked(&records) {
             answer.fail(records, None, "an earlier message of the group failed");
-        } else if let Err((cause, error)) = attempt(message).await {
+        } else if let Err((cause, error)) = attempt(message, &records).await {
             answer.fail(records, cause, &error);
         }
     }
@@ -140,13 +148,14 @@ pub(crate) fn group(record: &SqsMessage) -> Option<&String> {
     record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }
 
-fn sent(record: &SqsMessage) -> Option<Timestamp> {
-    Timestamp::from_millisecond(record.attributes.get("SentTimestamp")?.parse().ok()?).ok()
-}
-
 #[expect(clippy::disallowed_methods, reason = "a clock adapter: Lambda tells the deadline in wall time")]
 fn instant(deadline: SystemTime) -> Instant {
     Instant::now() + deadline.duration_since(SystemTime::now()).unwrap_or_default().saturating_sub(MARGIN)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a clock adapter: SQS tells when a message was sent in wall time")]
+fn now() -> Timestamp {
+    Timestamp::now()
 }
 
 #[cfg(test)]
@@ -154,6 +163,7 @@ fn instant(deadline: SystemTime) -> Instant {
 mod tests {
     use std::{
         cell::{Cell, RefCell},
+        collections::BTreeSet,
         fs,
         future::pending,
         path::Path,
@@ -166,7 +176,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::sdk::tests::service;
+    use crate::{Bucket, sdk::tests::service};
 
     fn hint(name: &str, hops: u8) -> LaunchHint {
         let key = ObjectKey {
@@ -195,7 +205,11 @@ mod tests {
     /// Handles the batch with 60 s left. Returns the handled names and the failed ids.
     async fn run(event: SqsEvent, handle: impl AsyncFn(&str) -> Result<(), &'static str>) -> (Vec<String>, Vec<String>) {
         let config = SdkConfig::builder().behavior_version(BehaviorVersion::v2026_01_12()).build();
-        run_with(&DeadLetters::new(&config, "https://sqs/1/d".into(), 5), event, handle).await
+        run_with(&dead_letters(&config), event, handle).await
+    }
+
+    fn dead_letters(config: &SdkConfig) -> DeadLetters {
+        DeadLetters::new(config, Bucket::new(config, "b".into()), "https://sqs/1/d".into(), 5)
     }
 
     async fn run_with(
@@ -330,68 +344,150 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn message_that_no_time_is_left_for_is_not_handled_and_no_dead_letter() {
-        let sent = Arc::new(Mutex::new(0));
-        let letters = Arc::clone(&sent);
-        let config = service(move |_, _| {
-            *letters.lock().unwrap() += 1;
-            (200, r#"{ "MessageId": "m" }"#.into())
-        });
+        let aws = Aws::default();
         let mut event = event(&["a", "b", "c", "d", "e"].map(|name| (None, to_json(&hint(name, 0)))));
         event.records[4].attributes.insert("ApproximateReceiveCount".into(), "9".into());
-        let dead_letters = DeadLetters::new(&config.await, "https://sqs/1/d".into(), 5);
-        let (handled, failed) = run_with(&dead_letters, event, async |_| pending().await).await;
-        assert_eq!((handled, failed.len(), *sent.lock().unwrap()), (["a", "b", "c", "d"].map(String::from).to_vec(), 5, 0));
+        aws.has_attempts("4", 5);
+        let (handled, failed) = run_with(&dead_letters(&aws.config().await), event, async |_| pending().await).await;
+        assert_eq!((handled, failed.len(), aws.letters().len()), (["a", "b", "c", "d"].map(String::from).to_vec(), 5, 0));
+        assert_eq!(aws.attempts("4"), 5, "it did not begin");
     }
 
-    /// Handles a batch in which all fail but `d`, with dead letters that SQS answers with `status`. Returns the failed ids and the
-    /// dead letters.
-    async fn fail_with(status: u16, records: &[(Option<&str>, String)], receives: &[&str]) -> (Vec<String>, Vec<Value>) {
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let letters = Arc::clone(&sent);
-        let config = service(move |_, body| {
-            letters.lock().unwrap().push(serde_json::from_str::<Value>(body).unwrap());
-            (status, r#"{ "MessageId": "m" }"#.into())
-        });
-        let dead_letters = DeadLetters::new(&config.await, "https://sqs/1/d".into(), 5);
-        let mut event = event(records);
-        for (record, receives) in event.records.iter_mut().zip(receives) {
-            record.attributes.insert("ApproximateReceiveCount".into(), (*receives).into());
+    /// The bucket and the dead-letter queue.
+    #[derive(Clone, Default)]
+    struct Aws {
+        keys: Arc<Mutex<BTreeSet<String>>>,
+        letters: Arc<Mutex<Vec<Value>>>,
+        /// The status of all answers of S3 and of SQS, if they fail.
+        failing: Option<(u16, u16)>,
+    }
+
+    impl Aws {
+        async fn config(&self) -> SdkConfig {
+            let aws = self.clone();
+            let (s3, sqs) = self.failing.unwrap_or((200, 200));
+            let answer = move |head: &str, body: &str| {
+                let target = head.split(' ').nth(1).unwrap();
+                if let Some((_, prefix)) = target.split_once("prefix=") {
+                    let prefix = prefix.split('&').next().unwrap().replace("%2f", "/");
+                    let keys = aws.keys.lock().unwrap();
+                    let item =
+                        |key| format!("<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>");
+                    let items: String = keys.iter().filter(|key| key.starts_with(&prefix)).map(item).collect();
+                    (s3, format!("<ListBucketResult>{items}</ListBucketResult>"))
+                } else if let Some((_, key)) = target.split_once("/b/") {
+                    aws.keys.lock().unwrap().extend((s3 == 200).then(|| key.split('?').next().unwrap().to_owned()));
+                    (s3, String::new())
+                } else {
+                    aws.letters.lock().unwrap().push(serde_json::from_str(body).unwrap());
+                    (sqs, r#"{ "MessageId": "m" }"#.into())
+                }
+            };
+            service(answer).await
         }
-        let (_, failed) = run_with(&dead_letters, event, async |name| if name == "d" { Ok(()) } else { Err("no") }).await;
-        let sent = sent.lock().unwrap().clone();
-        (failed, sent)
+
+        fn letters(&self) -> Vec<Value> {
+            self.letters.lock().unwrap().clone()
+        }
+
+        fn has_attempts(&self, id: &str, count: u32) {
+            self.keys.lock().unwrap().extend((1..=count).map(|delivery| format!("attempts/{id}/{delivery}")));
+        }
+
+        fn attempts(&self, id: &str) -> usize {
+            self.keys.lock().unwrap().iter().filter(|key| key.starts_with(&format!("attempts/{id}/"))).count()
+        }
+    }
+
+    /// A record that SQS delivers for the `delivery`th time, after some attempts.
+    struct Again<'a>(Option<&'a str>, String, u32, u32);
+
+    /// Handles a batch in which all fail but `d`. Returns the failed ids.
+    async fn fail_with(aws: &Aws, records: &[Again<'_>]) -> Vec<String> {
+        let mut event = event(&records.iter().map(|Again(group, body, ..)| (*group, body.clone())).collect::<Vec<_>>());
+        for (record, Again(.., delivery, attempts)) in event.records.iter_mut().zip(records) {
+            record.attributes.insert("ApproximateReceiveCount".into(), delivery.to_string());
+            aws.has_attempts(record.message_id.as_deref().unwrap(), *attempts);
+        }
+        let dead_letters = dead_letters(&aws.config().await);
+        run_with(&dead_letters, event, async |name| if name == "d" { Ok(()) } else { Err("no") }).await.1
     }
 
     #[tokio::test]
-    async fn message_that_fails_when_its_receives_are_used_up_is_a_dead_letter() {
-        let bodies = ["a", "b", "d"].map(|name| (None, to_json(&hint(name, 0))));
-        let records = [&bodies[..], &[(None, "{}".into())]].concat();
-        let (failed, sent) = fail_with(200, &records, &["5", "4", "7", "6"]).await;
-        assert_eq!(failed, ["1"], "b has a try left, and d succeeds however often it was received");
-        let mut letters: Vec<_> = sent
-            .iter()
-            .map(|letter| {
-                let attribute = |name: &str| letter["MessageAttributes"][name]["StringValue"].clone();
-                (letter["MessageBody"].clone(), attribute("cause"), attribute("messageId"), letter["QueueUrl"].clone())
-            })
-            .collect();
-        letters.sort_by_key(|(.., id, _)| id.to_string());
-        let letter = |body: &str, cause: &str, id: &str| (json!(body), json!(cause), json!(id), json!("https://sqs/1/d"));
-        assert_eq!(letters, [letter(&records[0].1, "failed", "0"), letter("{}", "unreadable", "3")]);
+    async fn message_that_fails_in_its_last_attempt_is_a_dead_letter() {
+        let aws = Aws::default();
+        let body = |name: &str| to_json(&hint(name, 0));
+        let records = [
+            Again(None, body("a"), 9, 4),
+            Again(None, body("b"), 9, 3),
+            Again(None, body("d"), 9, 4),
+            Again(None, "{}".into(), 5, 4),
+            Again(None, body("c"), 1, 0),
+        ];
+        let mut failed = fail_with(&aws, &records).await;
+        failed.sort();
+        assert_eq!(failed, ["1", "4"], "b and c have attempts left, and d succeeds");
+        let mut letters: Vec<_> = aws.letters().iter().map(letter).collect();
+        letters.sort_by_key(|[.., id]| id.to_string());
+        let expected = |body: &str, cause: &str, id: &str| [json!("https://sqs/1/d"), json!(body), json!(cause), json!(id)];
+        assert_eq!(letters, [expected(&records[0].1, "failed", "0"), expected("{}", "unreadable", "3")]);
+        assert_eq!(["0", "1", "2", "3", "4"].map(|id| aws.attempts(id)), [5, 4, 5, 5, 1]);
+    }
+
+    /// The queue, the body, the cause and the message's ID.
+    fn letter(letter: &Value) -> [Value; 4] {
+        let attribute = |name: &str| letter["MessageAttributes"][name]["StringValue"].clone();
+        [letter["QueueUrl"].clone(), letter["MessageBody"].clone(), attribute("cause"), attribute("messageId")]
+    }
+
+    #[tokio::test]
+    async fn throttled_deliveries_are_no_attempts() {
+        let aws = Aws::default();
+        let failed = fail_with(&aws, &[Again(None, to_json(&hint("a", 0)), 900, 0)]).await;
+        assert_eq!((failed, aws.letters().len(), aws.attempts("0")), (vec!["0".to_owned()], 0, 1));
+    }
+
+    #[tokio::test]
+    async fn first_delivery_that_succeeds_costs_no_call() {
+        let aws = Aws::default();
+        let failed = fail_with(&aws, &[Again(None, to_json(&hint("d", 0)), 1, 0)]).await;
+        assert_eq!((failed.len(), aws.attempts("0")), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn message_whose_attempts_ended_without_a_response_is_not_handled_again() {
+        let aws = Aws::default();
+        let mut event = event(&[(None, to_json(&hint("d", 0)))]);
+        event.records[0].attributes.insert("ApproximateReceiveCount".into(), "7".into());
+        // The first delivery is not recorded, and those in which the function crashed have no end.
+        aws.has_attempts("0", 5);
+        let (handled, failed) = run_with(&dead_letters(&aws.config().await), event, async |_| Ok(())).await;
+        assert_eq!((handled.len(), failed.len()), (0, 0));
+        let [crashed] = &aws.letters()[..] else { panic!("{:?}", aws.letters()) };
+        assert_eq!(letter(crashed)[2], "crashed");
+    }
+
+    #[tokio::test]
+    async fn message_is_handled_and_no_dead_letter_while_the_bucket_is_unavailable() {
+        let aws = Aws { failing: Some((403, 200)), ..Aws::default() };
+        let body = |name: &str| to_json(&hint(name, 0));
+        let failed = fail_with(&aws, &[Again(None, body("a"), 9, 9), Again(None, body("d"), 9, 9)]).await;
+        assert_eq!((failed, aws.letters().len()), (vec!["0".to_owned()], 0));
     }
 
     #[tokio::test]
     async fn dead_letter_of_a_fifo_queue_keeps_its_group_and_those_behind_it_are_delivered_again() {
-        let records = ["a", "b"].map(|name| (Some("g"), to_json(&hint(name, 0))));
-        let (failed, sent) = fail_with(200, &records, &["5", "5"]).await;
-        assert_eq!(failed, ["1"]);
-        let [letter] = &sent[..] else { panic!("{sent:?}") };
+        let aws = Aws::default();
+        let records = ["a", "b"].map(|name| Again(Some("g"), to_json(&hint(name, 0)), 5, 4));
+        assert_eq!(fail_with(&aws, &records).await, ["1"]);
+        let [letter] = &aws.letters()[..] else { panic!("{:?}", aws.letters()) };
         assert_eq!((&letter["MessageGroupId"], &letter["MessageDeduplicationId"]), (&json!("g"), &json!("0")));
     }
 
     #[tokio::test]
     async fn dead_letter_that_is_not_sent_is_delivered_again() {
-        let (failed, sent) = fail_with(403, &[(None, to_json(&hint("a", 0)))], &["9"]).await;
-        assert_eq!((failed, sent.len()), (vec!["0".to_owned()], 1));
+        let aws = Aws { failing: Some((200, 403)), ..Aws::default() };
+        let failed = fail_with(&aws, &[Again(None, to_json(&hint("a", 0)), 9, 4)]).await;
+        assert_eq!((failed, aws.letters().len()), (vec!["0".to_owned()], 1));
     }
 }

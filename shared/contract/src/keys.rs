@@ -325,6 +325,25 @@ pub fn architecture(update: &ObjectKey, images: &str) -> Key<UnfitArchitecture> 
     Key::new(format!("architectures/{}/{}/{images}", update.cluster, update.namespace))
 }
 
+folder! {
+    /// The folder of the attempts of functions at a message that failed or was delivered again.
+    AttemptsFolder
+}
+
+impl AttemptsFolder {
+    /// The key of the attempt at a delivery, by its number. The object is empty.
+    #[must_use]
+    pub fn attempt(&self, delivery: u32) -> String {
+        format!("{self}{delivery}")
+    }
+}
+
+/// The folder of the attempts at a message of SQS.
+#[must_use]
+pub fn attempts(message_id: &str) -> AttemptsFolder {
+    AttemptsFolder(format!("attempts/{message_id}/"))
+}
+
 /// The last part of a task's ARN.
 #[must_use]
 pub fn task_id(arn: &str) -> &str {

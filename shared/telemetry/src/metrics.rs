@@ -80,6 +80,8 @@ metrics! {
     TransientFailures: Count by ["cluster", "function"];
     /// Messages that reached the maximum number of hops: their objects wait for the sweep.
     HopsExhausted: Count by ["cluster", "function"];
+    /// The age of a message that is delivered again. SQS leaves messages that were received three times out of its own metric.
+    RedeliveredMessageAge: Seconds by ["queue"];
     /// Messages about an object that this release cannot read. They are dropped.
     UnreadableObjects: Count by ["cluster", "function"];
     /// Plans of the reconciler that break a rule of core. They are not carried out.

@@ -7,6 +7,7 @@
 
 pub mod account;
 mod authenticator;
+mod chunks;
 pub mod control;
 mod fargate;
 mod federation;

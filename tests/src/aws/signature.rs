@@ -19,7 +19,10 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures::{TryStreamExt as _, future, stream};
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
-use super::identity::Credentials;
+use super::{
+    chunks::{Chunks, TRAILED},
+    identity::Credentials,
+};
 
 /// The services whose calls the world answers itself or checks in detail. Any other is the administrator's, at moto.
 const KNOWN: [&str; 5] = ["ecs", "s3", "secretsmanager", "sqs", "sts"];
@@ -179,19 +182,20 @@ pub fn checked(headers: &HeaderMap, body: Body) -> reqwest::Body {
     reqwest::Body::wrap_stream(pieces.try_filter(|piece| future::ready(!piece.is_empty())))
 }
 
-/// The hash and the checksums that the headers of a request declare. A body in signed or trailed chunks (`STREAMING-…`) has none.
+/// The hash and the checksums that the headers of a request declare. A body in chunks has its checksum behind them, and no hash.
 pub struct Declared {
     /// In hex, with that of the body so far.
     hash: Option<(String, digest::Context)>,
     checksums: Vec<(Vec<u8>, Box<dyn HttpChecksum>)>,
+    chunks: Option<Chunks>,
 }
 
 impl Declared {
     /// Reads them.
     pub fn of(headers: &HeaderMap) -> Self {
         let hash = text(headers, CONTENT).unwrap_or_default();
-        if hash.starts_with("STREAMING-") {
-            return Self { hash: None, checksums: Vec::new() };
+        if TRAILED.contains(&hash) {
+            return Self { hash: None, checksums: Vec::new(), chunks: Some(Chunks::of(headers)) };
         }
         let hash = (hash != "UNSIGNED-PAYLOAD").then(|| (hash.to_owned(), digest::Context::new(&digest::SHA256)));
         let checksums = headers.iter().filter_map(|(name, value)| {
@@ -199,7 +203,7 @@ impl Declared {
             // A text that is no Base64 is no checksum of any body.
             Some((BASE64_STANDARD.decode(value).unwrap_or_default(), algorithm.into_impl()))
         });
-        Self { hash, checksums: checksums.collect() }
+        Self { hash, checksums: checksums.collect(), chunks: None }
     }
 
     fn update(&mut self, piece: &[u8]) {
@@ -209,6 +213,9 @@ impl Declared {
         for (_, checksum) in &mut self.checksums {
             checksum.update(piece);
         }
+        if let Some(chunks) = &mut self.chunks {
+            chunks.update(piece);
+        }
     }
 
     /// Returns whether the body so far is the declared one.
@@ -217,7 +224,7 @@ impl Declared {
             return Err(Flaw::Content);
         }
         let differs = self.checksums.into_iter().any(|(declared, checksum)| checksum.finalize() != declared);
-        if differs { Err(Flaw::Digest) } else { Ok(()) }
+        if differs || self.chunks.is_some_and(|chunks| !chunks.verify()) { Err(Flaw::Digest) } else { Ok(()) }
     }
 }
 

@@ -379,9 +379,15 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
         assert_eq!(repository["imageScanningConfiguration"]["scanOnPush"], true);
     }
 
-    // Without copies, tags become digests where the registry has them.
+    // Without copies, tags become digests where the registry has them; so do those of the account's own repositories.
+    tree.aws.run(&["ecr", "create-repository", "--repository-name", "mine/python"]).await?;
+    let manifest =
+        json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [] }).to_string();
+    let put = ["ecr", "put-image", "--repository-name", "mine/python", "--image-tag", "1", "--image-manifest", &manifest];
+    let put: Value = serde_json::from_str(&tree.aws.run(&put).await?)?;
+    let own = format!("python={ecr}/mine/python@{}", put["image"]["imageId"]["imageDigest"].as_str().context("a digest")?);
     let absent = format!("{}/absent:1", registry.host);
-    let words = words.replace(&format!("go={}/go:1", registry.host), &format!("go={absent}"));
+    let words = words.replace(&format!("go={}/go:1", registry.host), &format!("go={absent},python={ecr}/mine/python:1"));
     let (_, said) = tree.script("deploy", &[&*variables, &[("PARAMETERS", &*words)]].concat()).await?;
     assert!(said.contains(&format!("warning: image {absent}: keeps its tag, because its digest cannot be read: ")), "{said}");
     let parameters = tree.described("Parameters").await?;
@@ -391,7 +397,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     let default = format!("{:?}", format!("{}/pulumi@{}", registry.host, digests["pulumi"]));
     assert_eq!((given("DefaultImage"), given("RunnerImage")), (Some(default), Some(format!("{pinned:?}"))), "{said}");
     let images = given("RuntimeImages").unwrap_or_default();
-    for image in [format!("yaml={}/base@{}", registry.host, digests["base"]), format!("go={absent}")] {
+    for image in [format!("yaml={}/base@{}", registry.host, digests["base"]), format!("go={absent}"), own] {
         assert!(images.contains(&image), "{image} is not in {images}");
     }
     let offer = format!("to their digests: make deploy STACK={STACK} COPY_IMAGES=yes FORWARDER_IMAGE={forwarder}\n");
@@ -400,7 +406,8 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     assert!(code == 1 && said.contains("  repository driftless/copies/pulumi of ECR: with all its images\n"), "{said}");
     let (code, said) = tree.script("undeploy", &[("CONFIRM", STACK)]).await?;
     assert_eq!(code, 0, "{said}");
-    assert_eq!(tree.aws.run(&["ecr", "describe-repositories", "--query", "repositories"]).await?.trim(), "[]");
+    let left = ["ecr", "describe-repositories", "--query", "repositories[].repositoryName", "--output", "text"];
+    assert_eq!(tree.aws.run(&left).await?.trim(), "mine/python");
     Ok(())
 }
 

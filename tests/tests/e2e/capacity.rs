@@ -6,7 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use aws_sdk_sqs::types::QueueAttributeName;
 use driftless_api::Stack;
 use driftless_tests::{
-    aws::control::{Outage, Switches},
+    aws::{
+        CALLS_LOG,
+        control::{Outage, Switches},
+    },
     scenario::{Handle, Namespace, RUN, Source, condition, is_ready},
     world::ready,
 };
@@ -239,6 +242,51 @@ async fn message_that_fails_in_its_function_until_its_last_try_is_a_dead_letter(
         assert_eq!(failed().await? - before, tries - 1, "the last failure of the {function} is the dead letter");
         sqs.purge_queue().queue_url(dead).send().await?;
     }
+    nothing_was_given_up(&world).await
+}
+
+/// Throttled deliveries do not count, and neither function nor queue knows of the crashes.
+#[tokio::test]
+async fn message_that_crashes_its_function_each_time_is_a_dead_letter() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let sqs = aws_sdk_sqs::Client::new(&aws(&world, None).await?);
+    let [runs, dead] = [queue(&sqs, "driftless-runs").await?, queue(&sqs, "driftless-runs-dead-letters").await?];
+    let sample: Value = serde_json::from_str(include_str!("../../../events/recorder/result.json"))?;
+    let task = "crashes-the-recorder";
+    let body = sample["Records"][0]["body"]
+        .as_str()
+        .context("a body")?
+        .replace("0123456789abcdef0123456789abcdef/", &format!("{task}/"));
+
+    world.control.switch("Recorder", &Switches { throttled: true, ..Switches::default() }).await?;
+    let throttled = async || -> Result<u64> {
+        world.control.status().await?.mappings["Recorder"]["failed"].as_u64().context("a number of throttled messages")
+    };
+    let before = throttled().await?;
+    sqs.send_message().queue_url(runs).message_body(body).send().await?;
+    ready::until("the message to be throttled often", RUN, async || {
+        world.control.expire("Recorder").await?;
+        ensure!(throttled().await? >= before + 10, "not yet");
+        Ok(())
+    })
+    .await?;
+    let (by, call, about) = (Some("RecorderRole".to_owned()), "s3 GET".to_owned(), task.to_owned());
+    let kill = Outage { by, call, about, percent: 100, status: 503, kills: true, ..Outage::default() };
+    world.control.outage(&kill).await?;
+    world.control.switch("Recorder", &Switches::default()).await?;
+    let letter = ready::until("a dead letter of the recorder", RUN, async || {
+        world.control.expire("Recorder").await?;
+        let letters = sqs.receive_message().queue_url(&dead).message_attribute_names("All").send().await?.messages;
+        letters.unwrap_or_default().pop().context("no dead letter")
+    })
+    .await?;
+    world.control.outage(&Outage { percent: 0, ..kill }).await?;
+    sqs.purge_queue().queue_url(dead).send().await?;
+    let cause = letter.message_attributes().and_then(|attributes| attributes.get("cause")?.string_value());
+    assert_eq!(cause, Some("crashed"));
+    let path = |call: &Value| call["path"].as_str().is_some_and(|path| path.contains(task));
+    let kills = world.journal(CALLS_LOG, 0, |call| call["kills"] == true && path(call))?;
+    assert_eq!(kills.len(), 5, "{kills:#?}");
     nothing_was_given_up(&world).await
 }
 

@@ -20,12 +20,13 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 20] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 21] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
     ("*", "sqs:GetQueueAttributes", "*", Never, POLLER),
     ("*", "sqs:SendMessage", "driftless-*-dead-letters*", Sometimes, "A message failed until its last try."),
+    ("*", "s3:PutObject", "attempts/*", Sometimes, "A message failed, or Lambda throttled its first delivery."),
     ("ExecutionRole", "ecr:*", "*", Never, "Fargate pulls images from ECR; the world pulls none."),
     (
         "ExecutionRole",

@@ -9,7 +9,6 @@ use std::{
 };
 
 use clap::Parser;
-use driftless_core::DefaultSize;
 use driftless_doctor::{
     cost::IMAGE_MIB,
     prove::{
@@ -85,6 +84,9 @@ struct Arguments {
     /// The tags, as for `make deploy`.
     #[arg(long, env = "TAGS", default_value = "")]
     tags: String,
+    /// The parameters, as for `make deploy`, for the cost.
+    #[arg(long, env = "PARAMETERS", default_value = "")]
+    parameters: String,
     /// Set if an emulator replaces AWS, which the report then states.
     #[arg(long, env = "AWS_ENDPOINT_URL")]
     endpoint: Option<String>,
@@ -114,10 +116,13 @@ fn prove(arguments: &Arguments) -> Result<bool, String> {
     let vcpus = driftless_doctor::installation::fargate_quota(&aws)
         .and_then(|answer| answer["Quota"]["Value"].as_f64().ok_or_else(|| "Service Quotas has no value".into()));
     let vcpus = vcpus.map_err(|why| println!("Fargate's quota is not known, so DEADLINE is the limit of all: {why}")).ok();
-    let price = Price { network: arguments.network, image_mib: arguments.image_mib, ecr: arguments.ecr };
+    let size = match &arguments.installation {
+        Some(stack) => installation::launcher(&aws, stack)?.size,
+        None => installation::size_of(&arguments.parameters),
+    };
+    let price = Price { network: arguments.network, image_mib: arguments.image_mib, ecr: arguments.ecr, size };
     let runs = budget::runs(arguments.tasks, arguments.stacks, arguments.backend_url.is_some());
-    // Before a deployment the size of tasks is not known.
-    let queueing = budget::queueing(runs, vcpus.map(|vcpus| budget::at_once(vcpus, DefaultSize::default().cpu)));
+    let queueing = budget::queueing(runs, vcpus.map(|vcpus| budget::at_once(vcpus, size.cpu)));
     let at_most = price.at_most(runs, f64::from(arguments.deadline) / 60.0, queueing);
     let at_most = budget::check(at_most, arguments.budget_usd)?;
     println!("{runs} runs; at most ${at_most:.2} of ${:.2}", arguments.budget_usd);
@@ -183,7 +188,7 @@ fn ask(
     let stack = arguments.installation.as_deref().unwrap_or(&arguments.prefix);
     let cluster = kubectl.context.as_deref().unwrap_or_default();
     let (outputs, launcher) = (installation::outputs(aws, stack)?, installation::launcher(aws, stack)?);
-    let in_quota = vcpus.map(|vcpus| budget::at_once(vcpus, launcher.cpu.unwrap_or_else(|| DefaultSize::default().cpu)));
+    let in_quota = vcpus.map(|vcpus| budget::at_once(vcpus, launcher.size.cpu));
     let [bucket, ecs] = ["BucketName", "EcsCluster"].map(|key| installation::output(&outputs, key));
     let (bucket, ecs) = (bucket?, ecs?);
     let ground = Ground {

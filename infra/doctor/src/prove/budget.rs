@@ -35,6 +35,8 @@ pub struct Price {
     pub image_mib: f64,
     /// Whether images pass no NAT gateway.
     pub ecr: bool,
+    /// The size of a task. Its runs have no size of their own.
+    pub size: DefaultSize,
 }
 
 impl Price {
@@ -47,7 +49,7 @@ impl Price {
             runs_per_day: runs * 24.0 / HOURS,
             minutes,
             clusters: 1.0,
-            size: DefaultSize::default(),
+            size: self.size,
             image_mib: self.image_mib,
             install_mib: 0.0,
             cache_misses: 0.0,

@@ -8,6 +8,7 @@ use std::{
     process::Command,
 };
 
+use driftless_core::DefaultSize;
 use serde_json::Value;
 
 use crate::{
@@ -19,13 +20,14 @@ use crate::{
 /// The tag of everything that is created for a proof; its value is the prefix.
 pub const TAG: &str = "driftless-proof";
 /// The kinds of resources that may be left under a prefix: the call, and the names in its answer.
-const KINDS: [(&str, &[&str], &str); 7] = [
+const KINDS: [(&str, &[&str], &str); 8] = [
     ("stack", &["cloudformation", "list-stacks"], "StackSummaries[?StackStatus!='DELETE_COMPLETE'].StackName"),
     ("bucket", &["s3api", "list-buckets"], "Buckets[].Name"),
     ("queue", &["sqs", "list-queues"], "QueueUrls[]"),
     ("function", &["lambda", "list-functions"], "Functions[].FunctionName"),
     ("role", &["iam", "list-roles"], "Roles[].RoleName"),
     ("log group", &["logs", "describe-log-groups"], "logGroups[].logGroupName"),
+    ("repository", &["ecr", "describe-repositories"], "repositories[].repositoryName"),
     // A secret that is scheduled for deletion is only listed on request.
     ("secret", &["secretsmanager", "list-secrets"], "SecretList[].Name"),
 ];
@@ -170,8 +172,8 @@ pub fn outputs(aws: &Aws, stack: &str) -> Result<Value, String> {
 pub struct Launcher {
     /// The image for runs in Python; `None` if it has none.
     pub python: Option<String>,
-    /// The CPU units of a task.
-    pub cpu: Option<u32>,
+    /// The size of a task.
+    pub size: DefaultSize,
     /// The maximum of concurrent runs of a namespace, by `MaxRuns` and `MaxRunsPerNamespace`.
     pub max_runs: Option<u32>,
 }
@@ -179,17 +181,32 @@ pub struct Launcher {
 /// The settings of the launcher of a stack.
 pub fn launcher(aws: &Aws, stack: &str) -> Result<Launcher, String> {
     let query = format!(
-        "Functions[?FunctionName=='{stack}-launcher'].Environment.Variables.{{images: RUNTIME_IMAGES, cpu: TASK_CPU, runs: MAX_RUNS, \
-         own: MAX_RUNS_PER_NAMESPACE}} | [0]"
+        "Functions[?FunctionName=='{stack}-launcher'].Environment.Variables.{{images: RUNTIME_IMAGES, cpu: TASK_CPU, \
+         memory: TASK_MEMORY_MIB, runs: MAX_RUNS, own: MAX_RUNS_PER_NAMESPACE}} | [0]"
     );
     let found = aws.json(&["lambda", "list-functions", "--query", &query])?;
     let number = |name: &str| found[name].as_str().and_then(|text| text.parse::<u32>().ok()).filter(|number| *number > 0);
     let mut images = found["images"].as_str().unwrap_or_default().split(',');
     Ok(Launcher {
         python: images.find_map(|entry| entry.strip_prefix("python=")).map(ToOwned::to_owned),
-        cpu: number("cpu"),
+        size: size(number("cpu"), number("memory")),
         max_runs: [number("runs"), number("own")].into_iter().flatten().min(),
     })
+}
+
+/// The size of a task of an installation that is deployed with these `PARAMETERS` of `make deploy`.
+#[must_use]
+pub fn size_of(parameters: &str) -> DefaultSize {
+    let number = |name: &str| {
+        let mut words = parameters.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.trim_matches(['\'', '"']).parse().ok())
+    };
+    size(number("TaskCpu"), number("TaskMemory"))
+}
+
+fn size(cpu: Option<u32>, memory_mib: Option<u32>) -> DefaultSize {
+    let usual = DefaultSize::default();
+    DefaultSize { cpu: cpu.unwrap_or(usual.cpu), memory_mib: memory_mib.unwrap_or(usual.memory_mib) }
 }
 
 /// How the functions of a stack reach a cluster, by the kubeconfig of its reconciler.

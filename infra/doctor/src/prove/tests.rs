@@ -1,10 +1,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
+use driftless_core::DefaultSize;
 use serde_json::json;
 
 use super::{
     budget::{self, Network, Price},
-    installation::named,
+    installation::{self, named},
     record::{self, Cost, Figure, On, Proof, Scenario},
     scenarios::{access, minutes, refusal, seconds, still_there, throttling, violated},
 };
@@ -107,7 +108,7 @@ fn deadline_follows_the_quota_and_the_number_of_runs() {
 
 #[test]
 fn budget_bounds_the_runs_and_the_bytes() {
-    let price = |network, image_mib| Price { network, image_mib, ecr: false };
+    let price = |network, image_mib| Price { network, image_mib, ecr: false, size: DefaultSize::default() };
     let runs = budget::runs(10, 100, false);
     assert_eq!((runs, budget::runs(10, 100, true)), (114, 227));
     let [small, large] = [300.0, 2000.0].map(|image| price(Network::Nat, image).at_most(runs, 15.0, Duration::ZERO));
@@ -118,6 +119,12 @@ fn budget_bounds_the_runs_and_the_bytes() {
     let why = budget::check(large, 5.0).unwrap_err();
     assert!(why.contains("BUDGET_USD is 5.00") && why.contains("lower STACKS or TASKS"), "{why}");
     assert!(budget::check(public, 5.0).is_ok());
+    let size = installation::size_of("Spot=never TaskCpu=4096 'TaskMemory=16384'");
+    assert_eq!((size.cpu, size.memory_mib), (4096, 16_384));
+    let large = Price { network: Network::Public, image_mib: 2000.0, ecr: false, size }.at_most(runs, 15.0, Duration::ZERO);
+    assert!(large > 3.0 * public, "{large} {public}");
+    let usual = installation::size_of("MaxTaskCpu=2 TaskTags=TaskCpu=1");
+    assert_eq!((usual.cpu, usual.memory_mib), (1024, 4096));
     // An installation without a run only costs its hours.
     assert!(price(Network::Nat, 2000.0).of(0.0, 0.0, 1.0) < 0.1);
 }

@@ -280,6 +280,19 @@ async fn s3_stores_no_body_other_than_the_signed_one() {
         let (status, answer) = world.call(&keys, &put(b"hello")).await;
         assert_eq!((status, stored().await.as_deref()), (200, Some(&b"hello"[..])), "{name}: {answer}");
     }
+
+    // The SDK sends a file in chunks, with the checksum behind them.
+    let headers =
+        [("x-amz-trailer", "x-amz-checksum-crc32"), ("x-amz-decoded-content-length", "11"), ("content-encoding", "aws-chunked")];
+    for (checksum, expected, content) in [("AAAAAA==", 400, &b"hello"[..]), ("DUoRhQ==", 200, b"hello world")] {
+        let body = format!("b\r\nhello world\r\n0\r\nx-amz-checksum-crc32:{checksum}\r\n\r\n");
+        let headers = headers.map(|(name, value)| (name, value.into())).to_vec();
+        let signed = SignableBody::StreamingUnsignedPayloadTrailer;
+        let put = Call { headers, signed, ..Call::new("PUT", "s3", &path, body.as_bytes()) };
+        let (status, answer) = world.call(&keys, &put).await;
+        assert_eq!((status, answer.contains("<Code>BadDigest</Code>")), (expected, expected == 400), "{answer}");
+        assert_eq!(stored().await.as_deref(), Some(content));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ fn unwritten(template: &Template, metric: &Metric) -> Option<String> {
         OF_AWS.iter().any(|(namespace, name, names)| metric.namespace == *namespace && metric.name == *name && is(names))
     };
     let values = metric.dimensions.iter().all(|(name, value)| match name.as_str() {
-        "QueueName" => template.queues.values().any(|queue| queue.name == *value),
+        "QueueName" | "queue" => template.queues.values().any(|queue| queue.name == *value),
         "FunctionName" => template.functions.values().any(|function| function.name == *value),
         _ => true,
     });
@@ -72,6 +72,11 @@ fn every_queue_and_every_function_is_shown_and_alarmed() {
     let shown = |name: &str, dimension: &str| values(&template.dashboards[0].metrics, name, dimension);
     assert_eq!(of("DeadLettersAlarm", "ApproximateNumberOfMessagesVisible", "QueueName"), dead);
     assert_eq!(of("OldMessagesAlarm", "ApproximateAgeOfOldestMessage", "QueueName"), alive);
+    // SQS leaves messages that were received three times out of its metric. Those of `progress` expire before.
+    let redelivered = template.queues.values().filter(|queue| queue.retention() > queue.visibility());
+    let redelivered = redelivered.map(|queue| queue.name.clone()).filter(|name| alive.contains(name)).collect();
+    assert_eq!(of("OldMessagesAlarm", "RedeliveredMessageAge", "queue"), redelivered);
+    assert_eq!(shown("RedeliveredMessageAge", "queue"), redelivered);
     assert_eq!(of("FunctionErrorsAlarm", "Errors", "FunctionName"), functions);
     assert_eq!(of("FunctionThrottlesAlarm", "Throttles", "FunctionName"), functions);
     assert_eq!(shown("ApproximateNumberOfMessagesVisible", "QueueName"), all);

@@ -224,8 +224,10 @@ fn each_function_moves_failed_messages_to_the_dead_letters_of_its_queue() {
         assert_eq!(function.environment["DEAD_LETTERS_QUEUE_URL"], template.queue(target).unwrap().url, "{id}");
         assert!(template.allows(&function.role, &Demand::new("sqs:SendMessage", target)), "{id}");
         // It fails that often before it expires.
-        let receives: u32 = function.environment["MAX_RECEIVES"].parse().unwrap();
-        assert!(queue.visibility() * (receives - 1) < queue.retention(), "{id}");
+        let attempts: u32 = function.environment["MAX_ATTEMPTS"].parse().unwrap();
+        assert!(queue.visibility() * (attempts - 1) < queue.retention(), "{id}");
+        let attempt = Demand::new("s3:PutObject", format!("arn:aws:s3:::{}/{}", template.bucket, keys::attempts("m").attempt(1)));
+        assert!(template.allows(&function.role, &attempt), "{id}");
     }
 }
 
