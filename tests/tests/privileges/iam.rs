@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 20] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 21] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
@@ -36,6 +36,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 20] = [
     ),
     ("LauncherRole", "s3:PutObject", "caches/*", Sometimes, "An entry that is used again is written again after a day."),
     ("RecorderRole", "s3:DeleteObject", "caches/*", Sometimes, CACHE),
+    ("RecorderRole", "s3:GetObject", "audit/*", Sometimes, "A record that exists is compared with the one to write."),
     ("TaskRole", "s3:PutObject", "tasks/*/out/cache/build", Sometimes, LANGUAGES),
     ("TaskRole", "s3:PutObject", "tasks/*/out/cache/dependencies", Sometimes, LANGUAGES),
     ("FetcherRole", "s3:DeleteObject", "*", Never, COLLECTION),
@@ -104,6 +105,7 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     for call in calls {
         let Some((role, session)) = call["caller"].as_str().and_then(|arn| caller(&template, arn)) else { continue };
         let demands: Vec<Demand> = serde_json::from_value(call["demands"].clone()).unwrap_or_default();
+        let asked = !demands.is_empty();
         let userid = format!("{}:{session}", template.roles[role].id);
         let mut denied = None;
         for demand in demands.iter().map(|demand| template.asked_by(role, &userid, demand)) {
@@ -114,7 +116,8 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
                 own.for_each(|(right, used)| *used |= policy::allows([&right.statement], Who::Role, &demand));
             }
         }
-        let was_denied = call["refused"] == "AccessDenied";
+        // An expired link is refused before the policies are asked.
+        let was_denied = asked && call["refused"] == "AccessDenied";
         match denied {
             Some(Demand { action, resource, .. }) if was_denied => drop(refused.insert((role.to_owned(), action, short(&resource)))),
             None if !was_denied => {}
