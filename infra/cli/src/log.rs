@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use driftless_api::{LogLink, Stack, Update, names};
-use http::{Request, StatusCode, Uri, header::RANGE};
+use http::{Request, StatusCode, Uri, header::RANGE, uri::PathAndQuery};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, Config, ResourceExt as _, client::Body};
 
@@ -102,9 +102,12 @@ async fn piece(link: &LogLink, from: usize) -> Result<Vec<u8>> {
     if uri.scheme_str() != Some("https") && !is_local {
         return Err(unusable(&"its scheme is not https"));
     }
-    let request = Request::get(uri.clone()).header(RANGE, format!("bytes={from}-{}", from + PIECE - 1));
+    let mut server = uri.clone().into_parts();
+    server.path_and_query = Some(PathAndQuery::from_static("/"));
+    let server = Uri::from_parts(server).map_err(|error| unusable(&error))?;
+    let request = Request::get(uri).header(RANGE, format!("bytes={from}-{}", from + PIECE - 1));
     let request = request.body(Body::empty()).map_err(|error| unusable(&error))?;
-    let mut config = Config::new(uri);
+    let mut config = Config::new(server);
     config.read_timeout = Some(TIMEOUT);
     let response = Client::try_from(config).map_err(|error| unusable(&error))?.send(request).await;
     let response = response.map_err(|error| unusable(&error))?;

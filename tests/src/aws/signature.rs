@@ -248,7 +248,8 @@ pub struct Declared {
 impl Declared {
     /// Reads them.
     pub fn of(headers: &HeaderMap) -> Self {
-        let hash = text(headers, CONTENT).unwrap_or_default();
+        // A link declares none.
+        let hash = text(headers, CONTENT).unwrap_or("UNSIGNED-PAYLOAD");
         if hash.starts_with("STREAMING-") {
             return Self { hash: None, checksums: Vec::new() };
         }

@@ -22,7 +22,6 @@ use tokio::{
 };
 
 use crate::{
-    canary::in_no_file,
     cli::command,
     updates::{ours, wait},
     world::{s3, shared},
@@ -243,8 +242,14 @@ async fn link_to_a_log_is_for_its_namespace_and_for_one_object_for_an_hour() -> 
 
     let signature = |link: &str| link.split_once("X-Amz-Signature=").map(|(_, rest)| rest[..64].to_owned());
     let signatures = [signature(&live.url).context("a signature")?, signature(link).context("a signature")?];
-    let signatures: Vec<_> = signatures.iter().map(String::as_str).chain([CANARY]).collect();
-    in_no_file(Path::new(world.get("WORLD_LOGS")?), &signatures)?;
+    let is_file = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    // The world's S3 logs its own requests.
+    let logs = fs::read_dir(world.get("WORLD_LOGS")?)?.collect::<Result<Vec<_>, _>>()?;
+    for log in logs.into_iter().filter(|entry| is_file(entry) && entry.file_name() != "moto.log") {
+        let content = String::from_utf8_lossy(&fs::read(log.path())?).into_owned();
+        let shown = signatures.iter().find(|signature| content.contains(*signature));
+        ensure!(shown.is_none() && !content.contains(CANARY), "{}: a link or a secret", log.path().display());
+    }
     let events = Api::<Event>::namespaced(world.client.clone(), &team.name).list(&ListParams::default()).await?;
     ensure!(!events.items.is_empty() && !serde_json::to_string(&events.items)?.contains("X-Amz-"), "a link in an Event");
     fs::remove_file(team.file(CANARY)?)?;

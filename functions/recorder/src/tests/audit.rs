@@ -10,9 +10,7 @@ fn records(world: &World) -> Vec<(String, Value)> {
 
 /// An Update that a user created with kubectl and a function wrote later.
 fn created_by_hand() -> Value {
-    let manager = |name: &str, time: &str, subresource: Option<&str>| {
-        json!({ "manager": name, "operation": "Update", "time": time, "subresource": subresource })
-    };
+    let manager = |name: &str, time: &str, subresource: Option<&str>| json!({ "manager": name, "operation": "Update", "time": time, "subresource": subresource });
     json!({
         "creationTimestamp": "2026-11-26T12:00:00Z",
         "managedFields": [
@@ -28,7 +26,8 @@ fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
     let world = world(&created_by_hand(), &json!({}));
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
-    let ours = json!({ "commit": "main@sha1:00", "stackGeneration": 7, "reconcileRequest": "now", "tree": { "digest": "sha256:00" } });
+    let ours =
+        json!({ "commit": "main@sha1:00", "stackGeneration": 7, "reconcileRequest": "now", "tree": { "digest": "sha256:00" } });
     let spec = json!({ "type": "up", "target": ["urn:a"], "message": "canary", "driftless": ours });
     let request = RunRequest { spec, stack: None, limits: RunLimits::default(), not_secret: Vec::new() };
     put(&world, &key, &to_json(&Launch { request: Some(request), ..launch }));
