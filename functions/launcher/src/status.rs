@@ -1,10 +1,11 @@
 //! The launch in the status of an Update.
 
-use driftless_api::Update;
-use driftless_aws::{Queues, Tasks};
-use driftless_contract::{Hint, LaunchHint, MAX_HOPS, ObjectKey};
+use driftless_api::{LogLink, Update};
+use driftless_aws::{Objects, Queues, Tasks};
+use driftless_contract::{Hint, LaunchHint, MAX_HOPS, ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings};
@@ -13,7 +14,7 @@ use crate::{Error, Ports, Settings};
 const STATUS_TRIES: usize = 3;
 
 /// Shows the running task in an Update's status if an interrupted launch has not done so.
-pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
+pub(crate) async fn show_running<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
@@ -22,9 +23,16 @@ pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let log = ports.tasks.log_url(task);
+    let shown =
+        |update: &Update| update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_deref()) == Some(task);
+    if shown(update) && !update.is_complete() {
+        return Ok(());
+    }
+    // Before the first line, so that a reader has that line as soon as it is stored.
+    let link = ports.objects.link(&keys::task(&settings.task_role_id, task).live_log(), now).await?;
+    let link = LogLink { expires: Some(Time(link.expires)), url: link.url };
     set_status(ports, settings, hint, update, |update| {
-        let shown = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_deref());
-        (shown != Some(task) || update.is_complete()) && update.set_running(task, &log, now)
+        (!shown(update) || update.is_complete()) && update.set_running(task, &log, Some(link.clone()), now)
     })
     .await
 }

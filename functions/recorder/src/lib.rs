@@ -2,6 +2,7 @@
 //! Then the recorder releases the claim, deletes the content of the task folder, and marks the Update complete as the last step.
 //! A message only names a run; the facts are read from the task's folder and from ECS.
 
+mod audit;
 mod bound;
 mod cache;
 mod count;

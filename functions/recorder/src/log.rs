@@ -1,19 +1,26 @@
-//! Copies the log of a run into a ConfigMap, for users who can read the Update's namespace but nothing on AWS.
+//! The log of a run for users who can read the Update's namespace but nothing on AWS: its last part in a ConfigMap, and a link to
+//! all of it.
 
 use std::collections::BTreeMap;
 
-use driftless_api::{Update, names};
+use driftless_api::{LogLink, Update, names};
 use driftless_aws::{Error as AwsError, Objects};
-use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number};
+use driftless_contract::{
+    Outcome,
+    keys::{self, MAX_LIVE_LOG_BYTES, MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number},
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::Time};
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, owned};
+use crate::{Error, Ports, Settings, owned, status::RENEWED_WITHIN};
 
 /// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part rewrites it.
 const MAX_LOG: usize = 512 << 10;
+
+/// The maximum size of a live log that is kept, in bytes.
+const MAX_LIVE_LOG: u64 = MAX_LIVE_LOG_BYTES as u64;
 
 /// The key of the note that earlier parts are left out. It sorts before those of all parts.
 const NOTE: &str = "0000";
@@ -51,6 +58,45 @@ pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
             if !update.is_complete() {
                 ports.cluster.event(update, EventType::Warning, EventReason::LogNotStored, &why, None, now).await;
             }
+            Ok(None)
+        }
+    }
+}
+
+/// A link to the log at this key. It works for whoever can read the Update's status, for a short time.
+pub(crate) async fn link<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    key: &str,
+    now: Timestamp,
+) -> Result<LogLink, Error> {
+    let link = ports.objects.link(key, now).await?;
+    Ok(LogLink { expires: Some(Time(link.expires)), url: link.url })
+}
+
+/// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the copy,
+/// if the task wrote a log. A recorded link is kept until it is due for renewal.
+pub(crate) async fn keep<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    update: &Update,
+    outcome: &Outcome,
+    task: &TaskFolder,
+    now: Timestamp,
+) -> Result<Option<LogLink>, Error> {
+    if update.is_complete() && !update.needs_log_link(RENEWED_WITHIN, now) {
+        return Ok(update.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.clone()));
+    }
+    let (live, kept) = (task.live_log(), keys::log(&outcome.run.update, &outcome.run.uid));
+    let copied = match ports.objects.size(&live, 0).await {
+        Ok(1..=MAX_LIVE_LOG) => ports.objects.copy(&live, &kept).await,
+        // The task wrote no log, or its program wrote another object in its place.
+        size => size.map(|_| false),
+    };
+    match copied {
+        Ok(true) => link(ports, &kept, now).await.map(Some),
+        Ok(false) => Ok(None),
+        Err(error) if error.is_transient() => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(task = &**task, %error, "cannot keep the log of a task");
             Ok(None)
         }
     }

@@ -10,7 +10,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Due, Error, Ports, Settings, cache, facts::Run, give_back::give_back, log, outputs, status, tell};
+use crate::{Due, Error, Ports, Settings, audit, cache, facts::Run, give_back::give_back, log, outputs, status, tell};
 
 /// The result, the end of the task and its progress are separate messages, and each may write the Update at the same time.
 const STATUS_TRIES: u32 = 3;
@@ -61,20 +61,25 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
+    let launch = ports.objects.read_if_valid(&keys::run(&hint.update.cluster, &outcome.run.uid).launch()).await?;
+    audit::record(ports.objects, update.as_ref(), launch.as_ref(), arn, outcome).await?;
     if let Some(task) = task {
         // After the claim is free: an archive takes some seconds to copy.
         if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
-            && let Some(launch) = ports.objects.read_if_valid(&keys::run(&hint.update.cluster, &outcome.run.uid).launch()).await?
+            && let Some(launch) = &launch
         {
-            cache::keep(ports.objects, settings, &launch, task, outcome).await;
+            cache::keep(ports.objects, settings, launch, task, outcome).await;
         }
         tidy(ports, task).await?;
     }
     let Some(mut update) = update else { return Ok(None) };
     // After the release of the claim, because no other run waits for a log.
     let log = match task {
-        Some(task) => log::finish(ports, settings, &update, task, now).await?,
-        None => None,
+        Some(task) => status::Log {
+            config_map: log::finish(ports, settings, &update, task, now).await?,
+            link: log::keep(ports, &update, outcome, task, now).await?,
+        },
+        None => status::Log::default(),
     };
     let failure = match &outcome.verdict {
         Verdict::Succeeded {} => None,

@@ -1,6 +1,6 @@
 //! The status of an Update: the progress of its run, and its end.
 
-use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus, UpdateStep};
+use driftless_api::{LogLink, ProjectInfo, Update, UpdateProgress, UpdateStatus, UpdateStep};
 use driftless_aws::Objects;
 use driftless_contract::{Document as _, Outcome, Progress, ResourceStep, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -11,6 +11,18 @@ use crate::{Error, Ports, Settings, log, report};
 
 /// The maximum length of a step, in bytes, because the tenant's program may have written the progress.
 const MAX_STEP: usize = 1024;
+
+/// A link is renewed when it works for less than this.
+pub(crate) const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(30);
+
+/// Where the log of a recorded run is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    /// The name of the ConfigMap with its last part.
+    pub(crate) config_map: Option<String>,
+    /// The link to the whole log.
+    pub(crate) link: Option<LogLink>,
+}
 
 /// Pulumi's operations with their short form in a summary. Unchanged resources are left out.
 const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
@@ -50,7 +62,9 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     // The end of the run reports why there is none.
     let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
     let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "cannot copy the log of a run")).ok().flatten();
-    if !update.set_progress(shown, log) {
+    let link =
+        if update.needs_log_link(RENEWED_WITHIN, now) { Some(log::link(ports, &task.live_log(), now).await?) } else { None };
+    if !update.set_progress(shown, log, link) {
         return Ok(());
     }
     match ports.cluster.replace_status(&update).await {
@@ -68,7 +82,7 @@ pub(crate) fn fill(
     task: Option<&str>,
     message: Option<String>,
     secret: Option<String>,
-    log: Option<String>,
+    log: Log,
 ) {
     status.start_time = outcome.started_at.map(whole);
     status.end_time = Some(whole(outcome.ended_at));
@@ -86,7 +100,7 @@ pub(crate) fn fill(
     ours.duration = outcome.started_at.map(|started| words(outcome.ended_at.duration_since(started)));
     ours.image_pull = outcome.pull_millis.map(|millis| words(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0))));
     ours.dependencies = outcome.installed.as_ref().map(|installed| installed.summary.clone());
-    ours.log_config_map = log;
+    (ours.log_config_map, ours.log_link) = (log.config_map, log.link);
     let step = |step: &ResourceStep| UpdateStep {
         duration: words(SignedDuration::from_secs(i64::try_from(step.seconds).unwrap_or(i64::MAX))),
         failed: step.failed,

@@ -181,6 +181,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     };
     let log = Log::default();
     let put_log = async |number, text| folder.put(&folder.keys.log_chunk(number), text, true).await;
+    let put_live = async |text| folder.put(&folder.keys.live_log(), text, false).await;
     let mut report = Report::default();
     let steps = async {
         let spec: RunSpec = spec.map_err(Failure::unknown)?;
@@ -200,11 +201,12 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         ended = steps => ended,
         never = report_progress(&folder, &gauge, &log, settings.now) => match never {},
         never = log.keep(&put_log) => match never {},
+        never = log.show(&put_live) => match never {},
     };
     let result = RunResult { pull_millis: task.pull_millis, ..result(ended, report, &gauge, &log, (settings.now)()) };
     let result = to_json(&result.fitting());
     // Before the result, after which the recorder copies the log for the last time.
-    log.finish(&put_log).await;
+    log.finish(&put_log, &put_live).await;
     // A stop does not prevent the result from being stored.
     let key = folder.keys.result();
     let put = || folder.put(&key, result.clone(), true);

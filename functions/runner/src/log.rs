@@ -1,5 +1,5 @@
-//! The log of a run: all that the runner prints. It is also stored in chunks in the task's folder, for users without access to
-//! AWS.
+//! The log of a run: all that the runner prints. It is also stored in the task's folder, for users without access to AWS: in
+//! chunks, which are written once, and as the live log, which is written again whenever there is more.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,8 +11,9 @@ use std::{
 };
 
 use backon::Retryable as _;
-use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS};
+use driftless_contract::keys::{MAX_LIVE_LOG_BYTES, MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS};
 use tokio::{
+    join,
     sync::Notify,
     time::{sleep, timeout},
 };
@@ -38,6 +39,18 @@ const SPARE_CHUNKS: usize = 150;
 /// The chunk numbers that are reserved for the end of the run.
 const END_CHUNKS: usize = 16;
 
+/// How long a new line waits for others to share its write of the live log.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// The shortest time between two writes of the live log, so that a reader has a line within two seconds.
+const LIVE_PERIOD: Duration = Duration::from_millis(900);
+
+/// A write of a longer live log waits this much longer for each MiB of it, because it sends all of it.
+const LIVE_PERIOD_PER_MIB: Duration = Duration::from_secs(1);
+
+/// The last line of a live log that is too long.
+const LIVE_END: &str = "[the log here ends at 8 MiB; the whole log is at status.driftless.log of the Update]\n";
+
 /// The maximum length of the note about lines that are left out, in bytes.
 const MAX_NOTE_BYTES: usize = 128;
 
@@ -45,8 +58,19 @@ const MAX_NOTE_BYTES: usize = 128;
 pub(crate) struct Log {
     kept: RefCell<Kept>,
     said: Notify,
+    live: RefCell<Live>,
+    live_said: Notify,
     /// A failure was reported.
     told: Cell<bool>,
+}
+
+/// The live log.
+#[derive(Default)]
+struct Live {
+    text: String,
+    /// The number of stored bytes.
+    stored: usize,
+    is_full: bool,
 }
 
 struct Kept {
@@ -65,7 +89,8 @@ impl Default for Log {
     fn default() -> Self {
         let kept =
             Kept { waiting: String::new(), left_out: 0, chunks: VecDeque::new(), next: 1, spare: SPARE_CHUNKS, wait: FIRST_WAIT };
-        Self { kept: RefCell::new(kept), said: Notify::new(), told: Cell::new(false) }
+        let live = RefCell::default();
+        Self { kept: RefCell::new(kept), said: Notify::new(), live, live_said: Notify::new(), told: Cell::new(false) }
     }
 }
 
@@ -84,6 +109,8 @@ impl Log {
     fn add(&self, line: &str) {
         self.kept.borrow_mut().add(line);
         self.said.notify_one();
+        self.live.borrow_mut().add(line);
+        self.live_said.notify_one();
     }
 
     /// Stores chunks during the run; `put` writes a chunk, once.
@@ -101,14 +128,51 @@ impl Log {
         }
     }
 
-    /// Stores the rest, within a short time.
-    pub(crate) async fn finish(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) {
-        self.kept.borrow_mut().cut_all();
-        match timeout(END_WITHIN, self.store(put)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => self.tell(&error.to_string()),
-            Err(_) => self.tell(&format!("not stored within {END_WITHIN:?}")),
+    /// Stores the live log during the run; `put` replaces it.
+    pub(crate) async fn show(&self, put: &impl AsyncFn(String) -> Result<(), StoreError>) -> Infallible {
+        loop {
+            while self.live.borrow().is_stored() {
+                self.live_said.notified().await;
+            }
+            sleep(GATHER).await;
+            let stored = self.store_live(put).await;
+            let wait = match stored {
+                Ok(()) => self.live.borrow().period(),
+                Err(error) => {
+                    self.tell(&error.to_string());
+                    LONGEST_WAIT
+                }
+            };
+            sleep(wait).await;
         }
+    }
+
+    /// Stores the rest of both, within a short time.
+    pub(crate) async fn finish(
+        &self,
+        put: &impl AsyncFn(u16, String) -> Result<(), StoreError>,
+        put_live: &impl AsyncFn(String) -> Result<(), StoreError>,
+    ) {
+        self.kept.borrow_mut().cut_all();
+        let (chunks, live) = join!(timeout(END_WITHIN, self.store(put)), timeout(END_WITHIN, self.store_live(put_live)));
+        for stored in [chunks, live] {
+            match stored {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.tell(&error.to_string()),
+                Err(_) => self.tell(&format!("not stored within {END_WITHIN:?}")),
+            }
+        }
+    }
+
+    async fn store_live(&self, put: &impl AsyncFn(String) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        if self.live.borrow().is_stored() {
+            return Ok(());
+        }
+        let text = self.live.borrow().text.clone();
+        let once = || put(text.clone());
+        once.retry(back_off()).when(StoreError::passes).await?;
+        self.live.borrow_mut().stored = text.len();
+        Ok(())
     }
 
     async fn store(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) -> Result<(), StoreError> {
@@ -125,6 +189,31 @@ impl Log {
         if !self.told.replace(true) {
             print(&format!("driftless: cannot store the log for the cluster; this output has the whole log: {error}"));
         }
+    }
+}
+
+impl Live {
+    fn add(&mut self, line: &str) {
+        if self.is_full {
+            return;
+        }
+        self.is_full = self.text.len() + line.len() + LIVE_END.len() >= MAX_LIVE_LOG_BYTES;
+        if self.is_full {
+            self.text.push_str(LIVE_END);
+        } else {
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.stored == self.text.len()
+    }
+
+    /// How long to wait after a write.
+    fn period(&self) -> Duration {
+        let mib = u32::try_from(self.text.len() >> 20).unwrap_or(u32::MAX);
+        LIVE_PERIOD + LIVE_PERIOD_PER_MIB * mib
     }
 }
 
@@ -252,8 +341,53 @@ mod tests {
             () = saying => {}
             never = log.keep(&put) => match never {},
         }
-        log.finish(&put).await;
+        log.finish(&put, &async |_| Ok(())).await;
         folder
+    }
+
+    /// The live logs that are stored while lines are printed, each this many milliseconds after the one before, with the
+    /// milliseconds since the start.
+    async fn run_live(lines: impl Iterator<Item = (u64, String)>) -> Vec<(u128, String)> {
+        let (log, stored, began) = (Log::default(), RefCell::new(Vec::new()), Instant::now());
+        let put = async |text: String| {
+            stored.borrow_mut().push((began.elapsed().as_millis(), text));
+            Ok(())
+        };
+        let saying = async {
+            for (millis, line) in lines {
+                sleep(Duration::from_millis(millis)).await;
+                log.add(&line);
+            }
+        };
+        tokio::select! {
+            () = saying => {}
+            never = log.show(&put) => match never {},
+        }
+        log.finish(&async |_, _| Ok(()), &put).await;
+        stored.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn live_log_has_each_line_within_a_second_and_is_whole_at_the_end() {
+        let line = |millis, line: &str| (millis, line.to_owned());
+        let stored = run_live([line(5000, "a"), line(50, "b"), line(100, "c"), line(60_000, "d")].into_iter()).await;
+        let expected = [(5100, "a\nb\n"), (6100, "a\nb\nc\n"), (65_150, "a\nb\nc\nd\n")];
+        assert_eq!(stored, expected.map(|(at, text)| (at, text.to_owned())));
+        // A line in each tenth of a second for an hour.
+        let stored = run_live((0..36_000).map(|n| (100, format!("line {n}")))).await;
+        assert!(stored.len() <= 3_601, "{} writes", stored.len());
+        assert!(stored.windows(2).all(|pair| pair[1].1.starts_with(&pair[0].1)), "a write only adds lines");
+        let (_, last) = stored.last().unwrap();
+        assert_eq!(*last, (0..36_000).map(|n| format!("line {n}\n")).collect::<String>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn live_log_is_bounded_and_a_long_one_is_written_less_often() {
+        let stored = run_live((0..10_000).map(|n| (10, format!("line {n} {}", "é".repeat(1000))))).await;
+        let (_, last) = stored.last().unwrap();
+        assert!(last.len() <= MAX_LIVE_LOG_BYTES && last.ends_with(LIVE_END), "{}", last.len());
+        assert!(stored.len() < 30, "{} writes", stored.len());
+        assert!(run_live([(0, "x".repeat(MAX_LIVE_LOG_BYTES))].into_iter()).await.last().unwrap().1 == LIVE_END);
     }
 
     #[tokio::test(start_paused = true)]
@@ -337,7 +471,7 @@ mod tests {
                 never = log.keep(&put) => match never {},
             }
             let ended = Instant::now();
-            log.finish(&put).await;
+            log.finish(&put, &async |_| Err(refused(status))).await;
             assert!(ended.elapsed() <= END_WITHIN && log.told.get());
             assert!((5..500).contains(&tries.get()), "{} tries", tries.get());
         }
@@ -359,7 +493,7 @@ mod tests {
             () = saying => {}
             never = log.keep(&put) => match never {},
         }
-        log.finish(&put).await;
+        log.finish(&put, &async |_| Ok(())).await;
         let chunk = |number, text: &str| (number, text.to_owned());
         assert_eq!(written.into_inner(), [chunk(1, "a\n"), chunk(1, "a\n"), chunk(2, "b\n")]);
     }

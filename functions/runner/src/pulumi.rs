@@ -345,11 +345,11 @@ mod tests {
         let masked = "the token is [secret]!\nno newline: [secret]";
         assert_eq!(said.into_inner().tail(), masked);
         let stored = RefCell::default();
-        log.finish(&async |_, text| {
+        let put = async |_, text| {
             stored.replace(text);
             Ok(())
-        })
-        .await;
+        };
+        log.finish(&put, &async |_| Ok(())).await;
         assert_eq!(stored.into_inner(), format!("{masked}\n"));
     }
 

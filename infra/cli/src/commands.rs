@@ -227,8 +227,8 @@ pub(crate) async fn difference(cluster: &Cluster, stack: &Stack) -> Result<diff:
     let updates = updates(cluster, stack).await?;
     let mut logs = BTreeMap::new();
     for update in diff::last(&updates).into_iter().flatten() {
-        if let Ok(Some(parts)) = log::data(cluster, update).await {
-            logs.insert(update.name_any(), log::parts_after(&parts, None).0);
+        if let Ok(Some(log)) = log::read(cluster, update, None).await {
+            logs.insert(update.name_any(), log.whole);
         }
     }
     Ok(diff::of(stack, &updates, &logs))

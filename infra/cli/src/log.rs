@@ -1,15 +1,22 @@
-//! `logs`: the masked log of a run, from the ConfigMap that Driftless copies it to.
+//! `logs`: the masked log of a run, by the link in the status of its Update, or from the ConfigMap with its last part.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use driftless_api::{Stack, Update, names};
+use driftless_api::{LogLink, Stack, Update, names};
+use http::{Request, StatusCode, Uri, header::RANGE, uri::PathAndQuery};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt as _;
+use kube::{Client, Config, ResourceExt as _, client::Body};
 
 use crate::{Error, Result, cluster::Cluster, render::clean, view};
 
 /// The time between two reads of a log that is followed.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The maximum number of bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// A read of a link that takes longer fails.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The Update whose log is meant by a Stack: the current one, else the last one.
 #[must_use]
@@ -48,11 +55,94 @@ fn config_map(update: &Update) -> String {
     view::ours(update).log_config_map.unwrap_or_else(|| format!("{}{}", update.name_any(), names::LOG_SUFFIX))
 }
 
-/// The parts of an Update's log by key, in order. `None` if it has no log.
-pub async fn data(cluster: &Cluster, update: &Update) -> Result<Option<BTreeMap<String, String>>> {
+/// A log as far as it can be read now.
+#[derive(Default)]
+pub struct Log {
+    /// All of it.
+    pub whole: String,
+    /// What follows the position that was given.
+    pub text: String,
+    /// The position of its end: a byte of the whole log, or the key of the last part.
+    pub last: Option<String>,
+}
+
+/// What a position in the whole log starts with. It sorts after the keys of all parts.
+const BYTE: char = 'b';
+
+/// The log of an Update by its link, else from its ConfigMap, and what follows a position that an earlier call returned. `None` if
+/// it has no log.
+pub async fn read(cluster: &Cluster, update: &Update, after: Option<&str>) -> Result<Option<Log>> {
+    if let Some(link) = link(update).filter(|_| after.is_none_or(|after| after.starts_with(BYTE))) {
+        let (mut whole, mut log) = (String::new(), Whole::default());
+        if let Ok(true) = log.print(&link, &mut |text| whole.push_str(text)).await {
+            let from = after.and_then(|after| after.strip_prefix(BYTE)?.parse().ok()).unwrap_or(0);
+            let text = whole.get(from..).unwrap_or_default().to_owned();
+            let last = Some(format!("{BYTE}{}", whole.len()));
+            return Ok(Some(Log { whole, text, last }));
+        }
+    }
     let namespace = update.namespace().unwrap_or_default();
-    let found = cluster.find::<ConfigMap>(&namespace, &config_map(update)).await?;
-    Ok(found.map(|found| found.data.unwrap_or_default()))
+    let Some(found) = cluster.find::<ConfigMap>(&namespace, &config_map(update)).await? else { return Ok(None) };
+    let parts = found.data.unwrap_or_default();
+    let (text, last) = parts_after(&parts, after);
+    Ok(Some(Log { whole: parts_after(&parts, None).0, text, last }))
+}
+
+/// The link to the whole log of an Update.
+fn link(update: &Update) -> Option<LogLink> {
+    update.status.as_ref()?.driftless.as_ref()?.log_link.clone()
+}
+
+/// The next whole lines of the log behind a link, from this byte on; empty if there is no more. The link is the only credential.
+async fn piece(link: &LogLink, from: usize) -> Result<Vec<u8>> {
+    let unusable = |why: &dyn std::fmt::Display| Error::failed(format!("cannot read the log by its link: {why}"));
+    let uri: Uri = link.url.parse().map_err(|error| unusable(&error))?;
+    // An emulator on this machine has no certificate.
+    let is_local = matches!(uri.host(), Some("127.0.0.1" | "localhost"));
+    if uri.scheme_str() != Some("https") && !is_local {
+        return Err(unusable(&"its scheme is not https"));
+    }
+    let mut server = uri.clone().into_parts();
+    server.path_and_query = Some(PathAndQuery::from_static("/"));
+    let server = Uri::from_parts(server).map_err(|error| unusable(&error))?;
+    let request = Request::get(uri).header(RANGE, format!("bytes={from}-{}", from + PIECE - 1));
+    let request = request.body(Body::empty()).map_err(|error| unusable(&error))?;
+    let mut config = Config::new(server);
+    config.read_timeout = Some(TIMEOUT);
+    let response = Client::try_from(config).map_err(|error| unusable(&error))?.send(request).await;
+    let response = response.map_err(|error| unusable(&error))?;
+    match response.status() {
+        StatusCode::PARTIAL_CONTENT => {
+            let mut bytes = response.into_body().collect_bytes().await.map_err(|error| unusable(&error))?.to_vec();
+            if bytes.len() >= PIECE {
+                bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(PIECE, |end| end + 1));
+            }
+            Ok(bytes)
+        }
+        // The end of the log, or no line yet.
+        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::NOT_FOUND => Ok(Vec::new()),
+        status => Err(unusable(&status)),
+    }
+}
+
+/// The log behind the links of an Update, read up to a byte.
+#[derive(Default)]
+struct Whole {
+    read: usize,
+}
+
+impl Whole {
+    /// Prints what follows. Returns whether the log has any line.
+    async fn print(&mut self, link: &LogLink, out: &mut impl FnMut(&str)) -> Result<bool> {
+        loop {
+            let bytes = piece(link, self.read).await?;
+            if bytes.is_empty() {
+                return Ok(self.read > 0);
+            }
+            self.read += bytes.len();
+            out(&clean(&String::from_utf8_lossy(&bytes)));
+        }
+    }
 }
 
 /// Prints the log of an Update; if it is followed, until the run has ended.
@@ -68,9 +158,29 @@ pub async fn print(
     let mut update = Some(update);
     let mut last = None;
     let mut told = String::new();
+    let mut whole = Whole::default();
     loop {
         // The whole log is stored before the Update is complete.
         let is_over = update.as_ref().is_none_or(Update::is_complete);
+        let by_link = match update.as_ref().and_then(link).filter(|_| last.is_none()) {
+            Some(link) => Some(whole.print(&link, &mut out).await),
+            None => None,
+        };
+        let is_last = is_over || !follow;
+        match by_link {
+            Some(Ok(true)) if is_last => return Ok(()),
+            // The link of an Update that was deleted is gone, and so is its ConfigMap.
+            None if whole.read > 0 && is_last => return Ok(()),
+            Some(Err(error)) if whole.read > 0 && is_last => return Err(error),
+            // A live run replaces a link that no longer works.
+            _ if whole.read > 0 => {
+                tokio::time::sleep(PERIOD).await;
+                update = cluster.find(&cluster.namespace, &name).await?;
+                continue;
+            }
+            // No line yet, or the link no longer works: the ConfigMap has the last part.
+            _ => {}
+        }
         match cluster.find::<ConfigMap>(&cluster.namespace, &config_map).await? {
             Some(found) => {
                 let (text, end) = parts_after(&found.data.unwrap_or_default(), last.as_deref());
@@ -80,7 +190,7 @@ pub async fn print(
             None if last.is_some() => {}
             None => {
                 let why = update.as_ref().map_or_else(|| format!("Update {name} was deleted"), absent);
-                if is_over || !follow {
+                if is_last {
                     return Err(Error::failed(why));
                 }
                 if why != told {
@@ -89,7 +199,7 @@ pub async fn print(
                 }
             }
         }
-        if is_over || !follow {
+        if is_last {
             return Ok(());
         }
         tokio::time::sleep(PERIOD).await;

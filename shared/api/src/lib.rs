@@ -50,7 +50,8 @@ pub use stack::{
     Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackSpec, StackStatus, WorkspaceReclaimPolicy,
 };
 pub use update::{
-    DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, UpdateStep,
+    DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
+    UpdateStep,
 };
 pub use volumes::{FileSource, KeyToPath, MountedFiles, MountedObject};
 pub use workspace::{

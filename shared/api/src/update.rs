@@ -183,6 +183,8 @@ pub struct DriftlessUpdateStatus {
     pub image_pull: Option<String>,
     /// Address of the whole log.
     pub log: Option<String>,
+    /// Link to the whole masked log.
+    pub log_link: Option<LogLink>,
     /// Name of the ConfigMap with the last 512 KiB of the log, in parts with ordered keys.
     pub log_config_map: Option<String>,
     /// Progress of a live run.
@@ -198,6 +200,18 @@ pub struct DriftlessUpdateStatus {
     pub waiting_for: Option<String>,
     /// Reason of the wait, a selectable field.
     pub waiting_reason: Option<String>,
+}
+
+/// Link to the whole masked log of a run. It works for an hour, for whoever has it.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LogLink {
+    /// Time at which the link stops working. A live run replaces it before that.
+    #[serde(deserialize_with = "json::lenient")]
+    pub expires: Option<Time>,
+    /// URL of the log. A range of bytes can be requested.
+    pub url: String,
 }
 
 /// Step of a run that changed a resource, or tried to.

@@ -20,7 +20,7 @@ use driftless_contract::{
     Document, FetchRequest, Hint, InvalidMessage, Key, LaunchHint, Rewritten, RunHint, TaskHint, WrittenOnce, to_json,
 };
 use driftless_core::{TaskEnd, TaskShape};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
 pub use sdk::config;
@@ -67,6 +67,18 @@ impl Error {
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// How long a link works.
+pub const LINK_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+
+/// A link that reads one object without credentials. Whoever has it can read the object, so it belongs in no log and no Event.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The URL.
+    pub url: String,
+    /// When it stops working.
+    pub expires: Timestamp,
+}
+
 /// The bucket. Strongly consistent; every write is atomic.
 pub trait Objects {
     /// The object's content, if it exists.
@@ -104,6 +116,9 @@ pub trait Objects {
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
     /// Copies an object within the bucket; `false` if it does not exist. A copy that takes 20 s fails.
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
+    /// A link that reads the object, also one that is written later, with the rights of this caller. It needs no call, and stops
+    /// with the caller's credentials if these expire first.
+    fn link(&self, key: &str, now: Timestamp) -> impl Future<Output = Result<Link>>;
     /// Deletes the object if it exists.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
     /// Deletes those of up to 1,000 objects that exist. After an error, some of them may be deleted.

@@ -5,6 +5,7 @@ use aws_sdk_s3::{
     Client,
     config::Builder,
     error::{BuildError, ProvideErrorMetadata as _},
+    presigning::PresigningConfig,
     primitives::{ByteStream, DateTime},
     types::{Delete, ObjectIdentifier, ServerSideEncryption},
 };
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use crate::{
-    Error, Objects, Result,
+    Error, LINK_LIFETIME, Link, Objects, Result,
     sdk::{answered, failure},
 };
 
@@ -176,6 +177,18 @@ impl Objects for Bucket {
             Err(error) if error.code() == Some("NoSuchKey") => Ok(false),
             Err(error) => Err(failure(format!("s3:CopyObject {from} to {to}"), &error)),
         }
+    }
+
+    async fn link(&self, key: &str, now: Timestamp) -> Result<Link> {
+        let failed = |message: String| Error::Permanent { call: format!("sign s3:GetObject {key}"), message };
+        let start = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let lifetime = Duration::from_secs(LINK_LIFETIME.as_secs().unsigned_abs());
+        let signing = PresigningConfig::builder().start_time(start.into()).expires_in(lifetime).build();
+        let signing = signing.map_err(|error| failed(error.to_string()))?;
+        // A browser shows the content as text, whatever it is.
+        let request = self.client.get_object().bucket(&self.name).key(key).response_content_type("text/plain; charset=utf-8");
+        let signed = request.presigned(signing).await.map_err(|error| failure(format!("sign s3:GetObject {key}"), &error))?;
+        Ok(Link { url: signed.uri().to_owned(), expires: start + LINK_LIFETIME })
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

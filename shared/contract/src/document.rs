@@ -5,8 +5,8 @@ use std::{fmt, marker::PhantomData, ops::Deref};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress, Resources,
-    RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
+    AuditRecord, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress,
+    Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
 };
 
 /// A message or document that this release cannot read. The cause is a bug or another release, never a transient condition: a message
@@ -86,6 +86,7 @@ documents! {
     "launch record" Launch WrittenOnce Rewritten;
     "owner" Owner WrittenOnce;
     "outcome" Outcome WrittenOnce;
+    "audit record" AuditRecord WrittenOnce;
     "task's run" TaskRun Rewritten;
     "run spec" RunSpec Rewritten;
     "identity" Identity Rewritten;

@@ -11,8 +11,8 @@ use driftless_core::{Layer, StoredTree};
 use jiff::Timestamp;
 
 use crate::{
-    FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, Owner, Progress, Resources, RunResult, RunSpec,
-    SealedInputs, StackId, TaskRun, UnfitArchitecture,
+    AuditRecord, FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, Owner, Progress, Resources, RunId,
+    RunResult, RunSpec, SealedInputs, StackId, TaskRun, UnfitArchitecture,
 };
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
@@ -269,6 +269,25 @@ impl TaskFolder {
     pub fn log_chunk(&self, number: u16) -> String {
         format!("{self}out/log/{}", log_number(number))
     }
+
+    /// The key of the live log: all that the runner printed so far, with secrets masked. Each write adds whole lines at the end.
+    #[must_use]
+    pub fn live_log(&self) -> String {
+        format!("{self}out/live-log")
+    }
+}
+
+/// The whole log of a recorded run, for the retention of the template.
+#[must_use]
+pub fn log(update: &ObjectKey, uid: &str) -> String {
+    format!("logs/{}/{}/{uid}", update.cluster, update.namespace)
+}
+
+/// The audit record of a recorded run. The records of a namespace sort by the times at which their runs ended.
+#[must_use]
+pub fn audit(outcome: &Outcome) -> Key<AuditRecord> {
+    let (RunId { update, uid, .. }, at) = (&outcome.run, outcome.ended_at.strftime("%Y%m%dT%H%M%SZ"));
+    Key::new(format!("audit/{}/{}/{at}-{}-{uid}", update.cluster, update.namespace, update.name))
 }
 
 /// The folder of a task, by its ARN or id. `role_id` is the unique id of the task role.
@@ -300,6 +319,9 @@ pub const MAX_LOG_CHUNKS: u16 = 400;
 
 /// The maximum size of a chunk of a task's log, in bytes.
 pub const MAX_LOG_CHUNK_BYTES: usize = 64 << 10;
+
+/// The maximum size of a live log, in bytes. A longer one ends with a line that says so.
+pub const MAX_LIVE_LOG_BYTES: usize = 8 << 20;
 
 /// The number of a chunk as written in names, with leading zeros so that names sort in the order of the chunks: `0001`.
 #[must_use]
@@ -374,7 +396,7 @@ mod tests {
         assert_eq!(&*task, "tasks/AROA1:abc/");
         assert_eq!(task_of_report(&task.result()), Some((task.clone(), Report::Result)));
         assert_eq!(task_of_report(&task.progress()), Some((task.clone(), Report::Progress)));
-        for other in [&*task.lock(), &task.log_chunk(1)] {
+        for other in [&*task.lock(), &task.log_chunk(1), &task.live_log()] {
             assert_eq!(task_of_report(other), None);
         }
         assert_eq!(task_of_report("tasks/AROA1:abc/out/x/out/result"), None);

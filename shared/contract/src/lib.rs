@@ -3,6 +3,7 @@
 //! Every document has a `version`, and a reader refuses unknown fields. Two releases that disagree therefore fail at once: the
 //! message goes to its dead-letter queue with the reason in the log. No message carries a fact to act on; see [`Hint`].
 
+mod audit;
 mod document;
 mod fetch;
 mod hint;
@@ -12,6 +13,7 @@ mod outputs;
 mod report;
 mod run;
 
+pub use audit::AuditRecord;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{

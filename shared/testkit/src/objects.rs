@@ -4,7 +4,7 @@ use std::{
     os::fd::AsRawFd as _,
 };
 
-use driftless_aws::{Error, Objects, Result};
+use driftless_aws::{Error, LINK_LIFETIME, Link, Objects, Result};
 use driftless_contract::{Document, Key, RunMessage, keys};
 use jiff::Timestamp;
 
@@ -126,6 +126,10 @@ impl Objects for World {
             Ok(content.map(|content| state.write(to, content)).is_some())
         });
         copy.await.ok_or_else(|| lost("s3:CopyObject"))?
+    }
+
+    async fn link(&self, key: &str, now: Timestamp) -> Result<Link> {
+        Ok(Link { url: format!("https://s3.example/{key}?at={now}"), expires: now + LINK_LIFETIME })
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -137,7 +137,8 @@ fn aws_json(status: StatusCode, body: &Value) -> Response {
 
 async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
-    let (key, mut service) = credential(&parts.headers).unwrap_or_default();
+    let link = signature::link_key(&parts);
+    let (key, mut service) = credential(&parts.headers).or(link.map(|key| (key, "s3".into()))).unwrap_or_default();
     // The one unsigned call: its token identifies the caller.
     let is_unsigned = key.is_empty() && signature::is_form(&parts);
     if is_unsigned {
@@ -193,7 +194,11 @@ impl Gate {
         entry["caller"] = caller.arn.clone().into();
         let verify = |body| signature::verify(parts, body, &keys, &self.site.template.region, now()).map_err(refused);
         if service == "s3" {
-            verify(None)?;
+            if signature::link_key(parts).is_some() {
+                signature::verify_link(parts, &keys, &self.site.template.region, now()).map_err(refused)?;
+            } else {
+                verify(None)?;
+            }
             return self.s3(&caller, parts, body, entry).await;
         }
         let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;

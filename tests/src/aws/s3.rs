@@ -48,7 +48,7 @@ impl Request {
         let parameters: Vec<_> = query
             .split('&')
             .filter_map(|pair| pair.split('=').next())
-            .filter(|name| !name.is_empty() && *name != "x-id")
+            .filter(|name| !name.is_empty() && *name != "x-id" && !name.starts_with("X-Amz-"))
             .collect();
         let has = |name: &str| parameters.contains(&name);
         let only = |known: &[&str]| parameters.iter().all(|name| known.contains(name));
@@ -78,7 +78,9 @@ impl Request {
             }
         } else {
             match *method {
-                Method::GET | Method::HEAD if only(&["partNumber"]) => vec![Demand::new("s3:GetObject", &object)],
+                Method::GET | Method::HEAD if only(&["partNumber", "response-content-type"]) => {
+                    vec![Demand::new("s3:GetObject", &object)]
+                }
                 Method::PUT if only(&["partNumber", "uploadId"]) => {
                     let mut demands = vec![write(!has("uploadId"))];
                     if let Some(source) = header("x-amz-copy-source") {

@@ -1,23 +1,31 @@
 //! Signatures of requests: each is computed again from the caller's secret key and compared. For S3 also the hash and the checksums
 //! of a body, which are verified while the body passes.
 
-use std::{error::Error, iter::successors, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    iter::successors,
+    time::{Duration, SystemTime},
+};
 
 use aws_lc_rs::digest;
 use aws_sigv4::{
     http_request::{
-        PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode, sign,
+        PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SignatureLocation, SigningSettings,
+        UriPathNormalizationMode, sign,
     },
     sign::v4,
 };
 use aws_smithy_checksums::{ChecksumAlgorithm, http::HttpChecksum};
 use axum::{
     body::{Body, Bytes},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{HeaderMap, Method, StatusCode, header, request::Parts},
 };
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures::{TryStreamExt as _, future, stream};
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
+
+use url::form_urlencoded;
 
 use super::{
     chunks::{Chunks, TRAILED},
@@ -51,6 +59,9 @@ pub enum Flaw {
     /// Signed for another Region or service.
     #[error("the credential is not scoped to this Region and service")]
     Scope,
+    /// The link no longer works.
+    #[error("Request has expired")]
+    Expired,
     /// Signed with another secret, or another request was signed.
     #[error("the request signature we calculated does not match the signature you provided")]
     Signature,
@@ -71,7 +82,7 @@ impl Flaw {
             }
             ("ecs" | "secretsmanager" | "sqs", _) => (StatusCode::BAD_REQUEST, "InvalidSignatureException"),
             ("s3", Self::Key) => (StatusCode::FORBIDDEN, "InvalidAccessKeyId"),
-            ("s3", Self::Time) => (StatusCode::FORBIDDEN, "AccessDenied"),
+            ("s3", Self::Time | Self::Expired) => (StatusCode::FORBIDDEN, "AccessDenied"),
             ("s3", Self::Skew) => (StatusCode::FORBIDDEN, "RequestTimeTooSkewed"),
             ("s3", Self::Token) => (StatusCode::BAD_REQUEST, "InvalidToken"),
             ("s3", Self::Scope) => (StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed"),
@@ -86,6 +97,54 @@ impl Flaw {
     pub fn of_body(error: &(dyn Error + 'static)) -> Option<Self> {
         successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref().copied())
     }
+}
+
+/// The access key id of a request that is signed in its query: a link.
+pub fn link_key(parts: &Parts) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(parts.uri.query()?.as_bytes());
+    let scope = pairs.find(|(name, _)| name == "X-Amz-Credential")?.1.into_owned();
+    scope.split('/').next().map(ToOwned::to_owned)
+}
+
+/// Verifies a link: a GET of S3 that is signed in its query, by the holder of these keys, and not expired.
+pub fn verify_link(parts: &Parts, keys: &Credentials, region: &str, now: Timestamp) -> Result<(), Flaw> {
+    let query: BTreeMap<_, _> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+    let parameter = |name: &str| query.get(name).map(String::as_str);
+    let scope: Vec<_> = parameter("X-Amz-Credential").unwrap_or_default().split('/').collect();
+    let [_, _, signed_region, "s3", "aws4_request"] = scope[..] else { return Err(Flaw::Scope) };
+    if signed_region != region || parts.method != Method::GET {
+        return Err(Flaw::Scope);
+    }
+    let at = parameter("X-Amz-Date").and_then(time).ok_or(Flaw::Time)?;
+    let lifetime: u64 = parameter("X-Amz-Expires").and_then(|seconds| seconds.parse().ok()).ok_or(Flaw::Time)?;
+    if parameter("X-Amz-Security-Token") != keys.session_token.as_deref() {
+        return Err(Flaw::Token);
+    }
+    let age = now.duration_since(at);
+    if age < -SKEW || age > SignedDuration::from_secs(i64::try_from(lifetime).map_err(|_| Flaw::Time)?) {
+        return Err(Flaw::Expired);
+    }
+    let made = link_signature(parts, keys, signed_region, at, Duration::from_secs(lifetime));
+    if made.is_some() && made.as_deref() == parameter("X-Amz-Signature") { Ok(()) } else { Err(Flaw::Signature) }
+}
+
+/// The signature of the holder of the keys for a link.
+fn link_signature(parts: &Parts, keys: &Credentials, region: &str, at: Timestamp, lifetime: Duration) -> Option<String> {
+    let mut settings = settings("s3", false);
+    settings.signature_location = SignatureLocation::QueryParams;
+    settings.expires_in = Some(lifetime);
+    let Credentials { access_key_id, secret_access_key, session_token } = keys.clone();
+    let identity = aws_credential_types::Credentials::new(access_key_id, secret_access_key, session_token, None, "world").into();
+    let params = v4::SigningParams::builder().identity(&identity).region(region).name("s3").time(SystemTime::from(at));
+    let params = params.settings(settings).build().ok()?.into();
+    // What the signer adds itself.
+    let own =
+        parts.uri.query()?.split('&').filter(|pair| pair.starts_with("x-id=") || !pair.to_lowercase().starts_with("x-amz-"));
+    let own = own.collect::<Vec<_>>().join("&");
+    let uri = format!("http://{}{}?{own}", text(&parts.headers, header::HOST.as_str())?, parts.uri.path());
+    let body = SignableBody::UnsignedPayload;
+    let request = SignableRequest::new(parts.method.as_str(), uri, std::iter::empty(), body).ok()?;
+    Some(sign(request, &params).ok()?.into_parts().1)
 }
 
 /// Verifies the signature of a request by the holder of these keys. `body` is that of every service but S3, whose requests have
@@ -193,7 +252,8 @@ pub struct Declared {
 impl Declared {
     /// Reads them.
     pub fn of(headers: &HeaderMap) -> Self {
-        let hash = text(headers, CONTENT).unwrap_or_default();
+        // A link declares none.
+        let hash = text(headers, CONTENT).unwrap_or("UNSIGNED-PAYLOAD");
         if TRAILED.contains(&hash) {
             return Self { hash: None, checksums: Vec::new(), chunks: Some(Chunks::of(headers)) };
         }

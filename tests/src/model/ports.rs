@@ -11,7 +11,7 @@ use std::{
     rc::Rc,
 };
 
-use driftless_aws::{Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
+use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, RunMessage, TaskHint, keys};
 use driftless_core::TaskShape;
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page};
@@ -28,7 +28,8 @@ const TIMER_SECONDS: u16 = 5;
 const CONSTANT: [&str; 6] = ["trees/", "keys/", "sealed/", "inputs/", "architectures/", "fetches/"];
 /// Keys that affect no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree.
 /// They are neither written nor found.
-const IGNORED: [&str; 6] = ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/"];
+const IGNORED: [&str; 8] =
+    ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/", "/out/live-log", "audit/"];
 
 /// A longer answer is not printed.
 const SHOWN: usize = 120;
@@ -359,6 +360,9 @@ impl Objects for Probe {
     }
 
     async fn size(&self, prefix: &str, least: u64) -> Result<u64> {
+        if is_ignored(prefix) {
+            return Ok(0);
+        }
         self.call(is_constant(prefix), || format!("size of {prefix}"), self.world.size(prefix, least)).await
     }
 
@@ -378,6 +382,9 @@ impl Objects for Probe {
     }
 
     async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
+        if is_ignored(key) {
+            return Ok(true);
+        }
         let put = async {
             let before = self.outcome(key);
             let overwrites = self.is_broken(Breakage::Outcome) && key.ends_with("/outcome");
@@ -400,6 +407,10 @@ impl Objects for Probe {
             return Ok(true);
         }
         self.step(|| format!("copy {to}"), self.world.copy(from, to)).await
+    }
+
+    async fn link(&self, key: &str, now: Timestamp) -> Result<Link> {
+        self.world.link(key, now).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -112,7 +112,7 @@ pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
             let task = world.live_tasks().into_iter().find(|task| task.run.update.namespace == QUIET);
             let task = task.map_or_else(|| "arn:aws:ecs:eu-west-1:000000000000:task/driftless/none".into(), |task| task.arn);
             if choice.is_multiple_of(3) {
-                update.set_running(&task, "https://example.com", world.now());
+                update.set_running(&task, "https://example.com", None, world.now());
             } else {
                 update.set_complete(None, world.now(), |status| status.driftless.get_or_insert_default().task = Some(task));
             }

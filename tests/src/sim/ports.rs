@@ -8,7 +8,7 @@ use std::{
     task::Poll,
 };
 
-use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
+use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page};
@@ -360,6 +360,10 @@ impl Objects for Wire {
 
     async fn copy(&self, from: &str, to: &str) -> driftless_aws::Result<bool> {
         self.call(|| format!("copy {to}"), self.world.copy(from, to)).await
+    }
+
+    async fn link(&self, key: &str, now: Timestamp) -> driftless_aws::Result<Link> {
+        self.world.link(key, now).await
     }
 
     async fn delete(&self, key: &str) -> driftless_aws::Result<()> {

@@ -20,7 +20,8 @@ use tokio::{
 
 use crate::{logs::printed, updates::wait, world::shared};
 
-fn command(world: &Handle, namespace: &str, arguments: &[&str]) -> Result<Command> {
+/// The CLI with the world's kubeconfig.
+pub fn command(world: &Handle, namespace: &str, arguments: &[&str]) -> Result<Command> {
     let binary = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("kubectl-driftless");
     ensure!(binary.exists(), "{}: run `make build`", binary.display());
     let mut command = Command::new(binary);

@@ -1,18 +1,30 @@
 //! The log of a run, as a user with read access to its namespace sees it.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::Update;
+use aws_sdk_s3::presigning::PresigningConfig;
+use driftless_api::{LogLink, Update};
 use driftless_tests::{
     scenario::{Handle, Namespace, RUN, Source},
     world::ready,
 };
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::Event;
+use kube::{Api, ResourceExt as _, api::ListParams};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    time::{sleep, timeout},
+};
 
 use crate::{
+    cli::command,
     updates::{ours, wait},
-    world::shared,
+    world::{s3, shared},
 };
 
 const CANARY: &str = "canary-log-7c1e";
@@ -30,24 +42,48 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view }
 subjects: [{ kind: ServiceAccount, name: reader, namespace: NAMESPACE }]
 ";
 
+/// `kubectl` in a namespace, as the reader of one.
+fn kubectl(world: &Handle, reader: &str, namespace: &str) -> Result<tokio::process::Command> {
+    let mut command = tokio::process::Command::new(Path::new(world.get("WORLD_TOOLS")?).join("kubectl"));
+    command.arg(format!("--as=system:serviceaccount:{reader}:reader")).args(["--namespace", namespace]);
+    command.env("KUBECONFIG", world.get("KUBECONFIG")?);
+    Ok(command)
+}
+
 /// Runs the commands of docs/runs.md as the reader of a namespace.
 async fn read(world: &Handle, reader: &str, namespace: &str, update: &str) -> Result<String> {
-    let mut command = tokio::process::Command::new(Path::new(world.get("WORLD_TOOLS")?).join("kubectl"));
-    let command = command
-        .arg(format!("--as=system:serviceaccount:{reader}:reader"))
-        .args(["--namespace", namespace, "get", "configmap", &format!("{update}-log")])
-        .args(["--output", "go-template={{range .data}}{{.}}{{end}}"])
-        .env("KUBECONFIG", world.get("KUBECONFIG")?);
-    let output = command.output().await?;
+    let mut command = kubectl(world, reader, namespace)?;
+    command.args(["get", "configmap", &format!("{update}-log")]);
+    let output = command.args(["--output", "go-template={{range .data}}{{.}}{{end}}"]).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The output of an Update's task.
-pub fn printed(team: &Namespace<'_>, update: &Update) -> Result<String> {
+/// The file with the output of an Update's task.
+fn output(team: &Namespace<'_>, update: &Update) -> Result<PathBuf> {
     let arn = ours(update).task.context("a task")?;
     let id = arn.rsplit('/').next().unwrap_or_default();
-    Ok(fs::read_to_string(Path::new(team.world.get("WORLD_LOGS")?).join(format!("{id}.log")))?)
+    Ok(Path::new(team.world.get("WORLD_LOGS")?).join(format!("{id}.log")))
+}
+
+/// The output of an Update's task.
+pub fn printed(team: &Namespace<'_>, update: &Update) -> Result<String> {
+    Ok(fs::read_to_string(output(team, update)?)?)
+}
+
+/// The status and the content that a link without credentials answers with.
+async fn answer(url: &str) -> Result<(u16, String)> {
+    let response = reqwest::Client::builder().no_proxy().build()?.get(url).send().await?;
+    Ok((response.status().as_u16(), response.text().await?))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a delay is compared with the time of a file")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+fn log_link(update: &Update) -> Result<LogLink> {
+    ours(update).log_link.context("a link to the log")
 }
 
 #[tokio::test]
@@ -89,6 +125,134 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
     ensure!(refused.to_string().contains("Forbidden"), "{refused}");
 
     fs::remove_file(&marker)?;
+    team.ready_after("app", 2).await?;
+    other.clear().await?;
+    team.clear().await
+}
+
+/// A Stack whose run prints a secret value when it fails, and is held before that. Returns its Update.
+async fn held(team: &Namespace<'_>, property: &str) -> Result<Update> {
+    team.apply(READER).await?;
+    team.apply_secret("app", &[("password", CANARY)]).await?;
+    fs::write(team.file(CANARY)?, "")?;
+    let program = team.program("app.txt", "one", &format!("{property}, failWhenExists: '{}'", team.file("${password}")?))?;
+    team.apply_program("app", &format!("configuration: {{ password: {{ type: String }} }}\n{program}")).await?;
+    let more = "  secretsRef:\n    password: { type: Secret, secret: { name: app, key: password } }\n";
+    team.apply_stack("app", Source::Program("app"), more).await?;
+    ready::until("the Stack has an Update", RUN, async || team.updates("app").await?.pop().context("no Update")).await
+}
+
+#[tokio::test]
+async fn log_is_followed_within_two_seconds_and_whole_at_its_end() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("logs-live").await?;
+    let hold = team.hold()?;
+    let name = held(&team, &hold.property()).await?.name_any();
+    let mut follow = command(&world, &team.name, &["logs", "--follow", &format!("update/{name}")])?;
+    let mut follow = follow.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut lines = BufReader::new(follow.stdout.take().context("its output")?).lines();
+    let first_printed = async {
+        let update = wait(&team, &name, "to have a task", |update| ours(update).task.is_some()).await?;
+        let file = output(&team, &update)?;
+        loop {
+            if let Ok(about) = fs::metadata(&file)
+                && about.len() > 0
+            {
+                return anyhow::Ok((update, about.modified()?));
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let first_shown = async {
+        let line = timeout(RUN, lines.next_line()).await??.context("a line")?;
+        anyhow::Ok((line, now()))
+    };
+    let ((update, printed_at), (line, shown_at)) = tokio::try_join!(first_printed, first_shown)?;
+    let after = shown_at.duration_since(printed_at).unwrap_or_default();
+    println!("the first line is shown {after:?} after it was printed");
+    ensure!(after <= Duration::from_secs(2), "{after:?}");
+    ensure!(printed(&team, &update)?.starts_with(&line), "{line}");
+    drop(hold);
+    let mut shown = line + "\n";
+    while let Some(line) = timeout(RUN, lines.next_line()).await?? {
+        shown = shown + &line + "\n";
+    }
+    ensure!(follow.wait().await?.success(), "{shown}");
+    assert_eq!(shown, printed(&team, &update)?, "all that the task printed");
+    ensure!(shown.contains("/[secret] exists") && !shown.contains(CANARY), "{shown}");
+    fs::remove_file(team.file(CANARY)?)?;
+    team.ready_after("app", 2).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn link_to_a_log_is_for_its_namespace_and_for_one_object_for_an_hour() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, other) = (world.namespace("logs-link").await?, world.namespace("logs-link-elsewhere").await?);
+    other.apply(READER).await?;
+    let hold = team.hold()?;
+    let name = held(&team, &hold.property()).await?.name_any();
+    let update = wait(&team, &name, "to have a link to its log", |update| ours(update).log_link.is_some()).await?;
+    let live = log_link(&update)?;
+    let content = ready::until("the link has the log", RUN, async || {
+        let (status, content) = answer(&live.url).await?;
+        ensure!(status == 200 && content == printed(&team, &update)?, "{status}: {content}");
+        Ok(content)
+    })
+    .await?;
+    ensure!(!content.is_empty(), "no line");
+    drop(hold);
+    let update = wait(&team, &name, "to be complete", Update::is_complete).await?;
+    let kept = log_link(&update)?;
+    let whole = printed(&team, &update)?;
+    assert_eq!(answer(&kept.url).await?, (200, whole.clone()));
+    ensure!(whole.contains("/[secret] exists") && !whole.contains(CANARY), "{whole}");
+    let key = format!("/logs/world/{}/{}", team.name, update.uid().context("a uid")?);
+    ensure!(kept.url.contains(&key), "{}", kept.url);
+
+    // Another object, a longer life, no signature.
+    let link = &kept.url;
+    for forged in [
+        link.replace(&key, "/logs/world/other/uid"),
+        link.replace(&format!("/{}/", team.name), &format!("/{}/", other.name)),
+        link.replace("X-Amz-Expires=3600", "X-Amz-Expires=36000"),
+        link.split_once('?').context("a query")?.0.to_owned(),
+    ] {
+        ensure!(forged != *link, "{link}");
+        assert_eq!(answer(&forged).await?.0, 403, "{forged}");
+    }
+    // Signed by the recorder two hours ago, and now by a task for the log of another run.
+    let signed = async |role: &str, ago: u64| -> Result<String> {
+        let s3 = s3(&world, Some(world.control.credentials(role, &"a".repeat(32)).await?)).await?;
+        let start = now() - Duration::from_secs(ago);
+        let signing = PresigningConfig::builder().start_time(start).expires_in(Duration::from_secs(3600)).build()?;
+        let object = s3.get_object().bucket(world.get("WORLD_BUCKET")?).key(&key[1..]);
+        Ok(object.presigned(signing).await?.uri().to_owned())
+    };
+    assert_eq!(answer(&signed("RecorderRole", 0).await?).await?.0, 200);
+    let (status, text) = answer(&signed("RecorderRole", 7200).await?).await?;
+    ensure!(status == 403 && text.contains("Request has expired"), "{status}: {text}");
+    assert_eq!(answer(&signed("TaskRole", 0).await?).await?.0, 403);
+    // Kubernetes guards the link.
+    let get = ["get", "update", &name, "--output", "jsonpath={.status.driftless.logLink.url}"];
+    let mut read = kubectl(&world, &team.name, &team.name)?;
+    assert_eq!(String::from_utf8(read.args(get).output().await?.stdout)?, *link);
+    let refused = kubectl(&world, &other.name, &team.name)?.args(get).output().await?;
+    ensure!(String::from_utf8_lossy(&refused.stderr).contains("Forbidden"), "{refused:?}");
+
+    let signature = |link: &str| link.split_once("X-Amz-Signature=").map(|(_, rest)| rest[..64].to_owned());
+    let signatures = [signature(&live.url).context("a signature")?, signature(link).context("a signature")?];
+    let is_file = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    // The world's S3 logs its own requests.
+    let logs = fs::read_dir(world.get("WORLD_LOGS")?)?.collect::<Result<Vec<_>, _>>()?;
+    for log in logs.into_iter().filter(|entry| is_file(entry) && entry.file_name() != "moto.log") {
+        let content = String::from_utf8_lossy(&fs::read(log.path())?).into_owned();
+        let shown = signatures.iter().find(|signature| content.contains(*signature));
+        ensure!(shown.is_none() && !content.contains(CANARY), "{}: a link or a secret", log.path().display());
+    }
+    let events = Api::<Event>::namespaced(world.client.clone(), &team.name).list(&ListParams::default()).await?;
+    ensure!(!events.items.is_empty() && !serde_json::to_string(&events.items)?.contains("X-Amz-"), "a link in an Event");
+    fs::remove_file(team.file(CANARY)?)?;
     team.ready_after("app", 2).await?;
     other.clear().await?;
     team.clear().await

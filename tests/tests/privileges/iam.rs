@@ -37,6 +37,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 21] = [
     ),
     ("LauncherRole", "s3:PutObject", "caches/*", Sometimes, "An entry that is used again is written again after a day."),
     ("RecorderRole", "s3:DeleteObject", "caches/*", Sometimes, CACHE),
+    ("RecorderRole", "s3:GetObject", "audit/*", Sometimes, "A record that exists is compared with the one to write."),
     ("TaskRole", "s3:PutObject", "tasks/*/out/cache/build", Sometimes, LANGUAGES),
     ("TaskRole", "s3:PutObject", "tasks/*/out/cache/dependencies", Sometimes, LANGUAGES),
     ("FetcherRole", "s3:DeleteObject", "*", Never, COLLECTION),
@@ -105,6 +106,7 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     for call in calls {
         let Some((role, session)) = call["caller"].as_str().and_then(|arn| caller(&template, arn)) else { continue };
         let demands: Vec<Demand> = serde_json::from_value(call["demands"].clone()).unwrap_or_default();
+        let asked = !demands.is_empty();
         let userid = format!("{}:{session}", template.roles[role].id);
         let mut denied = None;
         for demand in demands.iter().map(|demand| template.asked_by(role, &userid, demand)) {
@@ -115,7 +117,8 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
                 own.for_each(|(right, used)| *used |= policy::allows([&right.statement], Who::Role, &demand));
             }
         }
-        let was_denied = call["refused"] == "AccessDenied";
+        // An expired link is refused before the policies are asked.
+        let was_denied = asked && call["refused"] == "AccessDenied";
         match denied {
             Some(Demand { action, resource, .. }) if was_denied => drop(refused.insert((role.to_owned(), action, short(&resource)))),
             None if !was_denied => {}

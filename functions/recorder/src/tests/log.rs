@@ -177,3 +177,55 @@ fn forbidden_log_fails_no_run_and_is_reported_once() {
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("; bind the ClusterRole driftless:run-outputs in this namespace "), "{told:?}");
 }
+
+/// Stores the live log as the task does.
+fn live_log(world: &World, text: impl Into<Vec<u8>>) {
+    world.drive(world.put(&keys::task(ROLE, "t").live_log(), text.into())).unwrap().unwrap();
+}
+
+fn link(world: &World) -> (String, String) {
+    let link = ours(world)["logLink"].clone();
+    let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();
+    (text("url"), text("expires"))
+}
+
+#[test]
+fn link_to_a_live_log_is_renewed_before_it_expires() {
+    let world = running();
+    let shown_after = |minutes, done| {
+        world.advance(SignedDuration::from_mins(minutes));
+        progress(&world, done);
+        show(&world);
+        link(&world)
+    };
+    let first = shown_after(0, 1);
+    assert!(first.0.starts_with(&format!("https://s3.example/{TASK}out/live-log?")), "{first:?}");
+    assert_eq!(first.1, (world.now() + SignedDuration::from_hours(1)).to_string());
+    assert_eq!(shown_after(29, 2), first);
+    let second = shown_after(2, 3);
+    assert_eq!(second.1, (world.now() + SignedDuration::from_hours(1)).to_string());
+}
+
+#[test]
+fn whole_log_is_kept_apart_from_its_task_and_linked_once() {
+    let world = running();
+    live_log(&world, "a\nb\n");
+    report(&world, &succeeded(&world));
+    look(&world);
+    let key = format!("logs/{CLUSTER}/n/uid");
+    assert_eq!(world.objects()[&key], b"a\nb\n");
+    let first = link(&world);
+    assert!(first.0.starts_with(&format!("https://s3.example/{key}?")), "{first:?}");
+    // What the task writes after its end is not taken for its log.
+    live_log(&world, "forged\n");
+    let _: Vec<_> = world.written();
+    look(&world);
+    assert_eq!((world.written().len(), link(&world), &*world.objects()[&key]), (0, first, &b"a\nb\n"[..]));
+
+    let world = running();
+    live_log(&world, vec![b'x'; keys::MAX_LIVE_LOG_BYTES + 1]);
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert!(!world.objects().contains_key(&key) && ours(&world)["logLink"] == Value::Null);
+    assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+}

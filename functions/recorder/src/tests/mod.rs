@@ -1,5 +1,6 @@
 //! The recorder in a world of fakes.
 
+mod audit;
 mod cache;
 mod ends;
 mod live;

@@ -4,7 +4,7 @@ pub mod fleet;
 pub mod graph;
 pub mod guard;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
+use std::{net::Ipv4Addr, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -213,21 +213,21 @@ async fn graph(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<graph::Gr
     Ok(Json(graph::of(&name, &stacks)))
 }
 
-/// A run with the part of its log after the key `after`, and its resources.
+/// A run with the part of its log after the position `after`, and its resources.
 async fn update(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     let [namespace, name] = [parameter(&uri, "namespace")?, parameter(&uri, "name")?];
     let after = parameter(&uri, "after").ok().filter(|after| !after.is_empty());
     let found: Option<Update> = page.cluster.find(&namespace, &name).await?;
     let Some(update) = found else { return Ok(Json(json!({ "deleted": true }))) };
-    let parts = log::data(&page.cluster, &update).await?;
-    let whole = log::parts_after(parts.as_ref().unwrap_or(&BTreeMap::new()), None).0;
-    let (text, last) = log::parts_after(parts.as_ref().unwrap_or(&BTreeMap::new()), after.as_deref());
+    let log = log::read(&page.cluster, &update, after.as_deref()).await?;
+    let absent = log.is_none().then(|| log::absent(&update));
+    let log::Log { whole, text, last } = log.unwrap_or_default();
     Ok(Json(json!({
         "run": Run::of(&update),
         "complete": update.is_complete(),
         "log": text,
         "last": last,
-        "absent": parts.is_none().then(|| log::absent(&update)),
+        "absent": absent,
         "resources": resources(&whole, &failures(&page.cluster, &update).await),
     })))
 }

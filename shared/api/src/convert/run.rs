@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use super::status::{cut, set_condition};
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
-    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FileSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo,
-    Stack, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack,
-    duration, finalizer, merge, names, pulumi_version,
+    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FileSource, KeySelector, LogLink, ObjectReference, ObjectSelector,
+    ProjectInfo, Stack, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec,
+    WorkspaceStack, duration, finalizer, merge, names, pulumi_version,
 };
 
 /// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
@@ -452,8 +452,8 @@ impl Update {
         )
     }
 
-    /// Sets the task and the link to its log. Returns `false` if the status is unchanged.
-    pub fn set_running(&mut self, task: &str, log: &str, now: Timestamp) -> bool {
+    /// Sets the task, the address of its log, and the link to it. Returns `false` if the status is unchanged.
+    pub fn set_running(&mut self, task: &str, log: &str, link: Option<LogLink>, now: Timestamp) -> bool {
         self.set(
             [("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
             "",
@@ -462,6 +462,7 @@ impl Update {
                 status.start_time.get_or_insert(Time(now));
                 status.driftless = Some(DriftlessUpdateStatus {
                     log: Some(log.to_owned()),
+                    log_link: link,
                     task: Some(task.to_owned()),
                     ..DriftlessUpdateStatus::default()
                 });
@@ -469,14 +470,23 @@ impl Update {
         )
     }
 
-    /// Sets the progress, and the ConfigMap with the log, if known. Returns `false` if the status is unchanged, or the Update is
-    /// not running.
-    pub fn set_progress(&mut self, progress: UpdateProgress, log: Option<String>) -> bool {
+    /// Returns whether the link to the log is absent, or expires within this time.
+    #[must_use]
+    pub fn needs_log_link(&self, within: SignedDuration, now: Timestamp) -> bool {
+        let link = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.as_ref());
+        link.and_then(|link| link.expires.as_ref()).is_none_or(|expires| expires.0 < now + within)
+    }
+
+    /// Sets the progress, and the ConfigMap with the log and the link to it, if there is a new one. Returns `false` if the status
+    /// is unchanged, or the Update is not running.
+    pub fn set_progress(&mut self, progress: UpdateProgress, log: Option<String>, link: Option<LogLink>) -> bool {
         let Some(ours) = self.status.as_mut().and_then(|status| status.driftless.as_mut()) else { return false };
         let log = log.or_else(|| ours.log_config_map.clone());
-        if ours.task.is_none() || (ours.progress.as_ref(), &ours.log_config_map) == (Some(&progress), &log) {
+        let is_same = (ours.progress.as_ref(), &ours.log_config_map) == (Some(&progress), &log) && link.is_none();
+        if ours.task.is_none() || is_same {
             return false;
         }
+        ours.log_link = link.or_else(|| ours.log_link.take());
         ours.summary = Some(format!("{}/{}", progress.done, progress.planned));
         ours.progress = Some(progress);
         ours.log_config_map = log;

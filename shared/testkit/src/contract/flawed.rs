@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs::File, io::Read as _};
 
-use driftless_aws::{Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
+use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint};
 use driftless_core::{TaskEnd, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page};
@@ -144,6 +144,10 @@ impl Objects for Flawed {
 
     async fn copy(&self, from: &str, to: &str) -> Result<bool> {
         Ok(self.world.copy(from, to).await? || self.has(Flaw::CopyOfNothing))
+    }
+
+    async fn link(&self, key: &str, now: Timestamp) -> Result<Link> {
+        self.world.link(key, now).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -33,12 +33,12 @@ fn anyone_may(template: &Template, demand: &Demand) -> bool {
 }
 
 #[test]
-fn a_task_writes_progress_lock_and_one_result_and_nothing_else() {
+fn a_task_writes_progress_lock_log_and_one_result_and_nothing_else() {
     let template = read(TEMPLATE).unwrap();
     let id = &template.roles["TaskRole"].id;
     let may = |demand: &Demand| template.allows("TaskRole", &template.asked_by("TaskRole", &format!("{id}:t1"), demand));
     let may_put = |key: &str, once: bool| may(&put(&template, &format!("tasks/{id}:{key}"), once));
-    for name in ["progress", "lock"] {
+    for name in ["progress", "lock", "live-log"] {
         assert!(may_put(&format!("t1/out/{name}"), false), "{name}");
     }
     assert!(may_put("t1/out/result", true));
@@ -51,7 +51,7 @@ fn a_task_writes_progress_lock_and_one_result_and_nothing_else() {
     for key in ["t1/out/x", "t1/out/a/result", "t1/out/result/x", "t1/out/progress/", "t1/out/", "t1/in/spec", "t2/out/result"] {
         assert!(!may_put(key, false) && !may_put(key, true), "{key}");
     }
-    for name in ["progress", "lock", "result", "log/0001"] {
+    for name in ["progress", "lock", "live-log", "result", "log/0001"] {
         let part = put(&template, &format!("tasks/{id}:t1/out/{name}"), true).with("s3:ObjectCreationOperation", "false");
         assert!(!may(&part), "a part of an upload of {name}");
         // A task's objects must be readable: neither archived nor encrypted under another key.
@@ -72,8 +72,9 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
     let task = &template.roles["TaskRole"].id;
     let result = format!("tasks/{task}:t1/out/result");
     let log = keys::task(task, "t1").log_chunk(1);
-    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, keys::INPUTS_KEY] {
-        assert!(anyone_may(&template, &put(&template, key, true)), "{key}");
+    let audit = "audit/kind/n/20261126T120000Z-u-uid";
+    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, audit, keys::INPUTS_KEY] {
+        assert!(key == audit || anyone_may(&template, &put(&template, key, true)), "{key}");
         assert!(!anyone_may(&template, &put(&template, key, false)), "{key}");
     }
     for (role, key) in [
@@ -81,6 +82,7 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
         ("LauncherRole", keys::INPUTS_KEY),
         ("RecorderRole", "runs/kind/u/owner"),
         ("RecorderRole", "runs/kind/u/outcome"),
+        ("RecorderRole", audit),
     ] {
         let own = |once: bool| {
             let demand = template.asked_by(role, "AROA:f", &put(&template, key, once));
@@ -178,6 +180,23 @@ fn output_of_tasks_makes_no_metrics() {
     assert!(!without.resources.contains_key("TaskMetrics"));
 }
 
+#[test]
+fn only_the_recorder_writes_logs_and_audit_records_and_no_role_deletes_them() {
+    let template = read(TEMPLATE).unwrap();
+    for key in ["logs/kind/n/uid", "audit/kind/n/20261126T120000Z-u-uid"] {
+        let object = format!("arn:aws:s3:::{}/{key}", template.bucket);
+        let write = put(&template, key, true);
+        assert!(!anyone_may(&template, &write), "{key}");
+        let may = |role: &str, demand: &Demand| template.allows(role, &template.asked_by(role, "AROA:f", demand));
+        let writers: Vec<_> = template.roles.keys().filter(|role| may(role, &write)).collect();
+        assert_eq!(writers, ["RecorderRole"], "{key}");
+        let deletes = |role: &&String| may(role, &Demand::new("s3:DeleteObject", &object));
+        assert_eq!(template.roles.keys().find(deletes), None, "{key}");
+        let readers: Vec<_> = template.roles.keys().filter(|role| may(role, &Demand::new("s3:GetObject", &object))).collect();
+        assert_eq!(readers, ["RecorderRole"], "{key}");
+    }
+}
+
 /// AWS's policy `ReadOnlyAccess` has `s3:Get*` on every bucket.
 #[test]
 fn a_right_to_read_every_bucket_reads_no_run() {
@@ -188,6 +207,7 @@ fn a_right_to_read_every_bucket_reads_no_run() {
         format!("tasks/{task}:t1/in/identity"),
         format!("tasks/{task}:t1/out/result"),
         keys::task(task, "t1").log_chunk(1),
+        keys::task(task, "t1").live_log(),
         "runs/kind/u/outcome".into(),
         "sealed/kind/n/u".into(),
         keys::INPUTS_KEY.into(),

@@ -1,0 +1,79 @@
+//! The audit records of runs.
+
+use super::*;
+
+fn records(world: &World) -> Vec<(String, Value)> {
+    let objects = world.objects();
+    let records = objects.iter().filter(|(key, _)| key.starts_with("audit/"));
+    records.map(|(key, content)| (key.clone(), serde_json::from_slice(content).unwrap())).collect()
+}
+
+/// An Update that a user created with kubectl and a function wrote later.
+fn created_by_hand() -> Value {
+    let manager = |name: &str, time: &str, subresource: Option<&str>| json!({ "manager": name, "operation": "Update", "time": time, "subresource": subresource });
+    json!({
+        "creationTimestamp": "2026-11-26T12:00:00Z",
+        "managedFields": [
+            manager("driftless-recorder", "2026-11-26T11:59:00Z", Some("status")),
+            manager("driftless-launcher", "2026-11-26T12:01:00Z", None),
+            manager("kubectl-create", "2026-11-26T12:00:00Z", None),
+        ],
+    })
+}
+
+#[test]
+fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
+    let world = world(&created_by_hand(), &json!({}));
+    let key = format!("{}launch", keys::run(CLUSTER, "uid"));
+    let launch = Launch::parse(&world.objects()[&key]).unwrap();
+    let ours =
+        json!({ "commit": "main@sha1:00", "stackGeneration": 7, "reconcileRequest": "now", "tree": { "digest": "sha256:00" } });
+    let spec = json!({ "type": "up", "target": ["urn:a"], "message": "canary", "driftless": ours });
+    let request = RunRequest { spec, stack: None, limits: RunLimits::default(), not_secret: Vec::new() };
+    put(&world, &key, &to_json(&Launch { request: Some(request), ..launch }));
+    let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "canary".into() };
+    let changes = BTreeMap::from([("create".to_owned(), 2)]);
+    let outputs = Some(BTreeMap::from([("a".to_owned(), OutputValue { value: json!("canary"), secret: false })]));
+    report(&world, &RunResult { verdict, changes, outputs, ..succeeded(&world) });
+    look(&world);
+    let [(key, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
+    assert!(key.starts_with(&format!("audit/{CLUSTER}/n/")) && key.ends_with("Z-u-uid"), "{key}");
+    let expected = json!({
+        "version": 1, "requestedBy": "kubectl-create", "requestedAt": "2026-11-26T12:00:00Z", "operation": "up", "targets": ["urn:a"],
+        "commit": "main@sha1:00", "digest": "sha256:00", "stackGeneration": 7, "reconcileRequest": "now", "preview": false,
+        "task": "arn:aws:ecs:r:1:task/c/t", "outcome": "unknown", "changes": { "create": 2 },
+    });
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(record[field], *value, "{field}");
+    }
+    assert!(!record.to_string().contains("canary"), "{record}");
+}
+
+#[test]
+fn each_run_has_one_record_after_a_crash_before_any_call() {
+    for calls in 0..60 {
+        let world = world(&of_stack(), &json!({}));
+        report(&world, &succeeded(&world));
+        world.crash_before_call(calls);
+        let crashed = handled(&world).is_none();
+        if crashed {
+            look(&world);
+        }
+        let [(_, record)] = &records(&world)[..] else { panic!("after a crash before call {calls}: {:?}", records(&world)) };
+        assert_eq!(record["outcome"], "succeeded");
+        if !crashed {
+            return;
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn abandoned_run_has_a_record_without_a_task() {
+    let world = world(&of_stack(), &json!({}));
+    let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
+    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    look(&world);
+    let [(_, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
+    assert_eq!((&record["outcome"], &record["task"]), (&json!("aborted"), &Value::Null));
+}
