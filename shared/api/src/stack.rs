@@ -156,13 +156,7 @@ pub struct DriftlessStack {
 pub struct StackOutputs {
     /// Name of an output, by key of the object. Text is written as it is, any other value as JSON. Without `keys`, the object has all
     /// outputs under their own names; a `ConfigMap` has those that are not secret.
-    #[schemars(extend(
-        "maxProperties" = 100,
-        "x-kubernetes-validations" = [{
-            "rule": "self.all(key, key.matches('^[-._a-zA-Z0-9]+$') && size(key) <= 253)",
-            "message": "a key has at most 253 characters: letters, digits, '-', '_' and '.'",
-        }],
-    ))]
+    #[schemars(extend("maxProperties" = 100))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<String, String>,
     /// `Secret` or `ConfigMap`. A `ConfigMap` receives no secret output.

@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::hash;
 
+/// The maximum length of a key of a Secret or `ConfigMap`.
+const MAX_KEY: usize = 253;
+
 /// The kind of an object that receives outputs of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum OutputKind {
@@ -50,6 +53,13 @@ pub fn output_data(
     }
     let mut written = OutputData::default();
     for (key, output) in keys {
+        if key.is_empty() || key.len() > MAX_KEY || as_key(key) != *key {
+            written.problems.push(format!(
+                "key {key:?} of {kind:?} {name:?} is left out; in spec.driftless.outputs, use at most {MAX_KEY} of the characters a-z, \
+                 A-Z, 0-9, \"-\", \"_\" and \".\""
+            ));
+            continue;
+        }
         match outputs.get(output.as_str()) {
             Some(found) if may_hold(found) => {
                 written.data.insert(key.clone(), text(found.value));
@@ -70,17 +80,21 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
+/// A name with `_` for characters that a key of a Secret or `ConfigMap` cannot have.
+fn as_key(name: &str) -> String {
+    name.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_")
+}
+
 /// The key of each output in an object: its name, with `_` for characters that a key cannot have. Names that become equal get a
 /// hash each, except for a name that is a valid key.
 #[must_use]
 pub fn output_keys<'a>(outputs: impl Iterator<Item = &'a str> + Clone) -> BTreeMap<&'a str, String> {
-    let key = |output: &str| output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
     let mut same = BTreeMap::<_, usize>::new();
     for name in outputs.clone() {
-        *same.entry(key(name)).or_default() += 1;
+        *same.entry(as_key(name)).or_default() += 1;
     }
     let unique = |name: &str| {
-        let key = key(name);
+        let key = as_key(name);
         if key == name || same.get(&key) == Some(&1) { key } else { format!("{key}-{:.8}", hash(&[name])) }
     };
     outputs.map(|name| (name, unique(name))).collect()
@@ -175,6 +189,16 @@ mod tests {
                         spec.driftless.outputs\nthe program has no output \"no\", so key \"X\" of ConfigMap \"app\" is left out; \
                         correct spec.driftless.outputs or the program";
         assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn invalid_key_is_left_out_by_name() {
+        let long = "k".repeat(254);
+        for key in ["a b", "", "ключ", &long] {
+            let (written, problems) = data(OutputKind::Secret, &[(key, "port"), ("PORT", "port")]);
+            assert_eq!(written, pairs(&[("PORT", "5432")]));
+            assert!(problems.starts_with(&format!("key {key:?} of Secret \"app\" is left out; ")), "{problems}");
+        }
     }
 
     #[test]
