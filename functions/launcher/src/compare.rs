@@ -1,10 +1,12 @@
 //! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run read is compared
 //! with that of what a run would read now.
 
-use driftless_api::Stack;
+use std::collections::{BTreeSet, VecDeque};
+
+use driftless_api::{Stack, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys};
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -44,27 +46,88 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
     let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
         return Ok(());
     };
-    let mut inputs = Inputs::new(ports.cluster, &object.namespace);
+    let digest = digest_now(ports, settings, &stack).await?.unwrap_or_else(|| ran.clone());
+    let changed = digest != ran;
+    let waits_for = if changed { pending(ports, settings, &stack).await? } else { None };
+    let read = InputsRead { version: VERSION, digest, at: now, waits_for };
+    ports.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
+    // One that waits may no longer have a reason to run.
+    if changed || status.is_some_and(|ours| ours.waits_for.is_some()) {
+        ports.queues.hint(&Hint::new(object.clone()), 0).await?;
+    }
+    Ok(())
+}
+
+/// The digest of what a run of a Stack would read now; `None` if an object is missing.
+async fn digest_now<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    stack: &Stack,
+) -> Result<Option<String>, Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let mut inputs = Inputs::new(ports.cluster, &namespace);
     let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
     let read = async {
         let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
         read::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
     };
-    let digest = match read.await {
-        Ok(_) => digest_of(ports.objects, settings, &uid, &inputs.values()).await?.unwrap_or_default(),
-        Err(Stop::Wait(reason, message)) => {
-            tracing::info!(stack = %object, %reason, message, "cannot compare the inputs of a Stack");
-            ran.clone()
+    match read.await {
+        Ok(_) => {
+            let digest = digest_of(ports.objects, settings, &stack.uid().unwrap_or_default(), &inputs.values()).await?;
+            Ok(Some(digest.unwrap_or_default()))
         }
-        Err(Stop::Fail(error)) => return Err(error),
-    };
-    let changed = digest != ran;
-    let read = InputsRead { version: VERSION, digest, at: now };
-    ports.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
-    if changed {
-        ports.queues.hint(&Hint::new(object.clone()), 0).await?;
+        Err(Stop::Wait(reason, message)) => {
+            tracing::info!(namespace, stack = stack.name_any(), %reason, message, "cannot compare the inputs of a Stack");
+            Ok(None)
+        }
+        Err(Stop::Fail(error)) => Err(error),
     }
-    Ok(())
+}
+
+/// The maximum number of prerequisites that are read to find one whose run may change the inputs of a Stack.
+const MAX_READ: usize = 200;
+
+/// Returns a prerequisite, or one of its own prerequisites, that is running or about to run with changed inputs.
+async fn pending<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    stack: &Stack,
+) -> Result<Option<String>, Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let required = |stack: &Stack| stack.spec.prerequisites.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+    let (mut seen, mut ahead) = (BTreeSet::from([stack.name_any()]), VecDeque::from(required(stack)));
+    while let Some(name) = ahead.pop_front().filter(|_| seen.len() <= MAX_READ) {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let found = match ports.cluster.get::<Stack>(&namespace, &name).await {
+            Err(KubernetesError::Unreadable { .. }) => None,
+            found => found?,
+        };
+        let Some(found) = found else { continue };
+        if may_change(ports, settings, &found).await? {
+            return Ok(Some(name));
+        }
+        ahead.extend(required(&found));
+    }
+    Ok(None)
+}
+
+/// Returns whether a Stack is running or about to run with changed inputs.
+async fn may_change<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    stack: &Stack,
+) -> Result<bool, Error> {
+    let Some(status) = &stack.status else { return Ok(false) };
+    if stack.metadata.deletion_timestamp.is_some() || status.current_update.is_some() {
+        return Ok(stack.metadata.deletion_timestamp.is_none());
+    }
+    let ran = status.driftless.as_ref().and_then(|ours| ours.inputs.as_ref());
+    let Some(ran) = ran.filter(|_| !stack.is_suspended() && !stack.annotations().contains_key(names::INPUTS)) else {
+        return Ok(false);
+    };
+    Ok(digest_now(ports, settings, stack).await?.is_some_and(|digest| digest != *ran))
 }
 
 /// The key of all digests, created by the first launcher that needs it.

@@ -9,7 +9,7 @@ use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, hint_stacks, stack_key};
+use crate::{Error, Ports, dependents, stack_key};
 
 /// The longest delay of an SQS message. The sweep hints what is due later.
 const MAX_DELAY_SECONDS: i64 = 900;
@@ -106,7 +106,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             }
             Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
-            Effect::WakeDependents => wake_dependents(ports, hint).await?,
+            Effect::WakeDependents => dependents::wake(ports, hint, stack.outputs()).await?,
             Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
             Effect::ReleaseUpdate { namespace, update } => {
                 let read = updates.extract_if(.., |read| read.name_any() == *update).next();
@@ -120,6 +120,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
                 let id = StackId { namespace: hint.object.namespace.clone(), uid };
                 ports.objects.delete(&keys::inputs(cluster, &id.uid)).await?;
+                ports.objects.delete(&keys::outputs(cluster, &id.uid)).await?;
                 ports.objects.delete(&keys::sealed(cluster, &id)).await?;
                 finalizer::remove(&mut stack);
                 stack = ports.cluster.patch_metadata(&stack).await?;
@@ -282,14 +283,6 @@ async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Hints the Stacks that wait for the hinted one.
-pub(crate) async fn wake_dependents<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-) -> Result<(), Error> {
-    hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await
-}
-
 /// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in the system namespace has no owner
 /// and is deleted first: the sweep finds it by its finalizer, so a crash between the two steps leaves no object behind.
 pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
@@ -329,6 +322,6 @@ async fn request_reconcile<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-fn update_key(stack: &ObjectKey, namespace: &str, name: &str) -> ObjectKey {
+pub(crate) fn update_key(stack: &ObjectKey, namespace: &str, name: &str) -> ObjectKey {
     ObjectKey { namespace: namespace.to_owned(), ..stack.sibling("auto.pulumi.com/v1alpha1", "Update", name) }
 }

@@ -2,11 +2,12 @@
 //! part that changes anything.
 //!
 //! A hint may name a Stack or an object that Stacks depend on. A field selector finds those Stacks in the namespace of the
-//! object. [`fan_out`] handles what applied Stacks, and pushes to repositories.
+//! object. [`dependents`] wakes the Stacks that depend on one that succeeded. [`fan_out`] handles what applied Stacks, and pushes to repositories.
 //!
 //! The reconciler reads no Secrets and does not call ECS.
 
 mod carry_out;
+mod dependents;
 mod fan_out;
 mod load;
 
@@ -192,16 +193,6 @@ async fn reconcile_of_source<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Hints the Stacks of the namespace that a field selector finds.
-pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    field_selector: &str,
-) -> Result<(), Error> {
-    let pages = Pages::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
-    hint_pages(ports, hint, Vec::new(), pages).await
-}
-
 /// Hints the Stacks of a page and of those that follow. Only one page is in memory.
 async fn hint_pages<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
@@ -292,7 +283,8 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
             }
             UpdateEffect::HintDependents => {
                 if let Some(object) = of_stack() {
-                    carry_out::wake_dependents(ports, &Hint { object, ..hint.clone() }).await?;
+                    let outputs = update.spec.driftless.as_ref().map_or(&[][..], |ours| &ours.outputs);
+                    dependents::wake(ports, &Hint { object, ..hint.clone() }, outputs).await?;
                 }
             }
             UpdateEffect::Release => carry_out::take_finalizer(ports, update.clone()).await?,

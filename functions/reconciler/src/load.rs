@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use driftless_api::{
     Program, Source, Stack, Update,
-    facts::{self, Facts, Fetch, Found},
+    facts::{self, Compared, Facts, Fetch, Found},
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
@@ -158,9 +158,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         Ok(Some(TreeState::Stored { project, scope }))
     }
 
-    async fn inputs(&self, stack: &CoreStack) -> Result<Option<(String, Timestamp)>, Error> {
+    async fn inputs(&self, stack: &CoreStack) -> Result<Option<Compared>, Error> {
         let seen = self.ports.objects.read(&keys::inputs(self.cluster, &stack.uid)).await?;
-        Ok(seen.map(|seen| (seen.digest, seen.at)))
+        Ok(seen.map(|seen| Compared { digest: seen.digest, at: seen.at, waits_for: seen.waits_for }))
     }
 }
 

@@ -9,6 +9,7 @@ mod count;
 mod facts;
 mod give_back;
 mod log;
+mod named;
 mod outcome;
 mod outputs;
 mod owned;

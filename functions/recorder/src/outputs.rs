@@ -4,18 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
 use driftless_aws::Objects;
-use driftless_contract::{
-    Document as _, Outcome, OutputValue, PREFIX, RunResult,
-    keys::{TaskFolder, hash},
-    to_json,
-};
+use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::TaskFolder, to_json};
+use driftless_core::output_keys;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, owned, report};
+use crate::{Error, Ports, Settings, named, owned, report};
 
 /// The replacement of a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -30,7 +27,7 @@ const TOO_LARGE: &str = "[not stored: the outputs exceed 1 MiB; make this one sm
 /// The outputs for a status: secret ones are masked, and the largest are replaced by a note until the others fit. `left_out`
 /// names the outputs that `secret`, the outputs Secret, does not hold.
 pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String], secret: &str) -> BTreeMap<String, Value> {
-    let keys = keys(outputs);
+    let keys = output_keys(outputs.keys().map(String::as_str));
     let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
     let mut shown: BTreeMap<_, _> = outputs.iter().map(|(name, output)| (name.clone(), mask(output))).collect();
     let left_out: BTreeSet<_> = left_out.iter().collect();
@@ -64,18 +61,24 @@ fn written(json: &str) -> usize {
     json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
-/// Creates the outputs Secret of an Update from exactly the result that the outcome was made from. `result` is the task's result
+/// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the outcome was made from. `result` is the task's result
 /// if it was just read. Returns the name of the Secret, if there are outputs.
 pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
     update: &Update,
     outcome: &Outcome,
     task: &TaskFolder,
     result: Option<Vec<u8>>,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
-    if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) {
-        return Ok(None);
+    match &outcome.outputs {
+        None => return Ok(None),
+        Some(outputs) if outputs.is_empty() => {
+            named::write(ports, settings, update, outcome, &BTreeMap::new(), now).await?;
+            return Ok(None);
+        }
+        Some(_) => {}
     }
     let document = match result {
         Some(document) => Some(document),
@@ -100,7 +103,9 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
             return Ok(None);
         }
     };
-    let secret = secret(update, &result.outputs.unwrap_or_default());
+    let outputs = result.outputs.unwrap_or_default();
+    named::write(ports, settings, update, outcome, &outputs, now).await?;
+    let secret = secret(update, &outputs);
     let created = match ports.cluster.create(&secret).await {
         Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update, Some(&secret)).await,
         created => created.map(|_| true),
@@ -137,23 +142,8 @@ pub(crate) fn name(update: &str) -> String {
     format!("{update}{}", names::OUTPUTS_SUFFIX)
 }
 
-/// The key of each output in the Secret: its name, with `_` for characters that a key cannot have. Names that become equal get a
-/// hash each, except for a name that is a valid key.
-fn keys(outputs: &BTreeMap<String, OutputValue>) -> BTreeMap<&str, String> {
-    let key = |output: &str| output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
-    let mut same = BTreeMap::<_, usize>::new();
-    for name in outputs.keys() {
-        *same.entry(key(name)).or_default() += 1;
-    }
-    let unique = |name: &str| {
-        let key = key(name);
-        if key == name || same.get(&key) == Some(&1) { key } else { format!("{key}-{:.8}", hash(&[name])) }
-    };
-    outputs.keys().map(|name| (name.as_str(), unique(name))).collect()
-}
-
 fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
-    let keys = keys(outputs);
+    let keys = output_keys(outputs.keys().map(String::as_str));
     let value = |name: &str, key: String| Some((key, ByteString(outputs.get(name)?.value.to_string().into_bytes())));
     let secrets: Vec<&String> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name).collect();
     Secret {

@@ -57,7 +57,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         None => (None, None, None),
     };
     let secret = match (&update, task) {
-        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result, now).await?,
+        (Some(update), Some(task)) => outputs::store(ports, settings, update, outcome, task, result, now).await?,
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;

@@ -19,12 +19,7 @@ pub(crate) async fn tell<C: Cluster, O, Q, T>(
         outcome.failures.iter().map(|failure| (EventReason::ResourceFailed, format!("{}: {}", failure.urn, failure.message)));
     let notes: Vec<_> =
         failed.chain(pending(&outcome.pending_operations).map(|note| (EventReason::PendingOperations, note))).collect();
-    let stack = update.stack(&settings.system_namespace).map(|StackReference { name, namespace, uid }| {
-        let mut stack = Stack::new(&name, StackSpec::default());
-        stack.metadata.namespace = Some(namespace);
-        stack.metadata.uid = Some(uid);
-        stack
-    });
+    let stack = stack_of(update, settings);
     let revision = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_deref()).filter(|commit| !commit.is_empty());
     for (reason, note) in notes {
         ports.cluster.event(update, EventType::Warning, reason, &note, revision, now).await;
@@ -32,6 +27,15 @@ pub(crate) async fn tell<C: Cluster, O, Q, T>(
             ports.cluster.event(stack, EventType::Warning, reason, &note, revision, now).await;
         }
     }
+}
+
+/// The Stack of an Update, without its spec: an Event and an owner reference need only its identity.
+pub(crate) fn stack_of(update: &Update, settings: &Settings) -> Option<Stack> {
+    let StackReference { name, namespace, uid } = update.stack(&settings.system_namespace)?;
+    let mut stack = Stack::new(&name, StackSpec::default());
+    stack.metadata.namespace = Some(namespace);
+    stack.metadata.uid = Some(uid);
+    Some(stack)
 }
 
 fn pending(operations: &[String]) -> Option<String> {

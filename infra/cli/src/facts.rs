@@ -7,7 +7,7 @@ use std::{
 
 use driftless_api::{
     Program, Source, Stack, Update, Workspace,
-    facts::{Facts, Fetch, Found},
+    facts::{Compared, Facts, Fetch, Found},
 };
 use driftless_core::{Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths};
 use jiff::Timestamp;
@@ -159,7 +159,7 @@ impl Facts for Reader<'_> {
         }
     }
 
-    async fn inputs(&self, _: &CoreStack) -> Result<Option<(String, Timestamp)>> {
+    async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>> {
         self.lacks(Unknown::Inputs);
         Ok(None)
     }

@@ -44,6 +44,17 @@ pub struct Fetch {
     pub failures: u32,
 }
 
+/// What a run of a Stack would have read from Secrets and `ConfigMap`s.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// A keyed digest of it.
+    pub digest: String,
+    /// When it was read.
+    pub at: Timestamp,
+    /// A prerequisite, direct or not, that was running or about to run then.
+    pub waits_for: Option<String>,
+}
+
 /// Reads the facts about the Stacks of one cluster.
 pub trait Facts {
     /// Why a fact cannot be read.
@@ -81,8 +92,8 @@ pub trait Facts {
         digest: &str,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
-    /// The digest of what a run of the Stack would have read from Secrets and ConfigMaps, and when.
-    fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<(String, Timestamp)>, Self::Error>>;
+    /// What a run of the Stack would have read from Secrets and ConfigMaps.
+    fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<Compared>, Self::Error>>;
 }
 
 /// Reads all facts for a decision about a Stack.
@@ -158,14 +169,14 @@ async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Tim
         return Ok(None);
     }
     if let RunState::Ended(_, RunOutcome { inputs: Some(_), .. }) = run {
-        return Ok(Some(Inputs { changed: false, read: now }));
+        return Ok(Some(Inputs { changed: false, read: now, waits_for: None }));
     }
     let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
     let Some(ran) = last.last_resync_time else { return Ok(None) };
-    let seen = facts.inputs(stack).await?.filter(|(_, at)| *at > ran);
+    let seen = facts.inputs(stack).await?.filter(|seen| seen.at > ran);
     Ok(Some(match seen {
-        Some((seen, at)) => Inputs { changed: seen != *digest, read: at },
-        None => Inputs { changed: false, read: ran },
+        Some(seen) => Inputs { changed: seen.digest != *digest, read: seen.at, waits_for: seen.waits_for },
+        None => Inputs { changed: false, read: ran, waits_for: None },
     }))
 }
 
@@ -224,10 +235,10 @@ async fn source<F: Facts>(
                 RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
             };
             // A run that is wanted for another reason reads its inputs itself.
-            let is_due = |inputs| is_synced(&after, revision, inputs, now) != Sync::Synced;
+            let is_due = |inputs: Option<&Inputs>| is_synced(&after, revision, inputs, now) != Sync::Synced;
             let is_wanted = is_due(None) && paths(stack).is_empty();
             let inputs = if is_wanted { None } else { inputs(facts, stack, run, now).await? };
-            if !is_due(inputs) {
+            if !is_due(inputs.as_ref()) {
                 return Ok((state, ABSENT, inputs));
             }
             if let Some(stored) = facts.tree(stack, reference, digest, now).await? {

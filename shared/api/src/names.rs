@@ -113,6 +113,15 @@ pub const AUTO_COMPONENT_UPDATE: &str = "update";
 /// Label of an outputs Secret: the Update's name.
 pub const UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
+/// Annotation of a Secret or `ConfigMap` with outputs of a Stack: when the run was recorded that changed it last.
+pub const RECORDED_AT: &str = "driftless.dev/recorded-at";
+
+/// Label of a Secret or `ConfigMap` with outputs of a Stack, with the value [`MANAGER`].
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// The value of [`MANAGED_BY`].
+pub const MANAGER: &str = "driftless";
+
 /// The suffix of an Update's name in the name of its outputs Secret.
 pub const OUTPUTS_SUFFIX: &str = "-stack-outputs";
 

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
+use driftless_core::OutputKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
@@ -139,9 +140,35 @@ pub struct StackSpec {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftlessStack {
+    /// Secrets and `ConfigMap`s in the same namespace that receive outputs after each successful update. They belong to the Stack and
+    /// are deleted with it, or once the list no longer names them. An existing object that Driftless did not create is never changed.
+    #[schemars(length(max = 20))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<StackOutputs>,
     /// Start no runs of this Stack; a run in progress continues. The annotation `driftless.dev/suspend` has the same effect and does not
     /// change the spec, so the resumed Stack runs only if something else has changed.
     pub suspend: Option<bool>,
+}
+
+/// A Secret or `ConfigMap` that receives outputs of a Stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StackOutputs {
+    /// Name of an output, by key of the object. Text is written as it is, any other value as JSON. Without `keys`, the object has all
+    /// outputs under their own names; a `ConfigMap` has those that are not secret.
+    #[schemars(extend("maxProperties" = 100))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<String, String>,
+    /// `Secret` or `ConfigMap`. A `ConfigMap` receives no secret output.
+    #[schemars(schema_with = "output_kind")]
+    pub kind: OutputKind,
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
+}
+
+fn output_kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["Secret", "ConfigMap"] })
 }
 
 /// A key of a `ConfigMap` in the same namespace.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{ObjectReference, ProjectInfo, json};
+use crate::{ObjectReference, ProjectInfo, StackOutputs, json};
 
 /// The `spec` of an Update: one run of Pulumi, which happens at most once.
 #[skip_serializing_none]
@@ -85,6 +85,9 @@ pub struct DriftlessUpdate {
     pub commit: Option<String>,
     /// Refresh before the operation, and fail if that finds changes.
     pub expect_no_refresh_changes: Option<bool>,
+    /// Secrets and `ConfigMap`s that receive the outputs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<StackOutputs>,
     /// Report drift without changing the state. Only for a refresh.
     pub preview_only: Option<bool>,
     /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update answers.

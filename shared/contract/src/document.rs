@@ -5,8 +5,8 @@ use std::{fmt, marker::PhantomData, ops::Deref};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    AuditRecord, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress,
-    Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
+    AuditRecord, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, OutputObjects, Owner,
+    Progress, Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
 };
 
 /// A message or document that this release cannot read. The cause is a bug or another release, never a transient condition: a message
@@ -94,6 +94,7 @@ documents! {
     "result" RunResult WrittenOnce;
     "lock" Lock Rewritten;
     "resources" Resources Rewritten;
+    "objects with outputs" OutputObjects Rewritten;
     "architecture" UnfitArchitecture Rewritten;
 }
 

@@ -11,8 +11,8 @@ use driftless_core::{Layer, StoredTree};
 use jiff::Timestamp;
 
 use crate::{
-    AuditRecord, FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, Owner, Progress, Resources, RunId,
-    RunResult, RunSpec, SealedInputs, StackId, TaskRun, UnfitArchitecture,
+    AuditRecord, FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, OutputObjects, Owner, Progress,
+    Resources, RunId, RunResult, RunSpec, SealedInputs, StackId, TaskRun, UnfitArchitecture,
 };
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
@@ -339,6 +339,12 @@ pub fn lock(cluster: &str, claim: &str) -> Key<Lock> {
 #[must_use]
 pub fn resources(cluster: &str, claim: &str) -> Key<Resources> {
     Key::new(format!("resources/{cluster}/{claim}"))
+}
+
+/// The objects that receive outputs of a Stack.
+#[must_use]
+pub fn outputs(cluster: &str, stack_uid: &str) -> Key<OutputObjects> {
+    Key::new(format!("outputs/{cluster}/{stack_uid}"))
 }
 
 /// The architecture that images of a namespace do not support, by [`driftless_core::TaskShape::images`].

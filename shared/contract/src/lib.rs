@@ -25,8 +25,8 @@ pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
 pub use report::{
-    FailureReason, Installed, Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure,
-    ResourceStep, Resources, RunResult, Verdict,
+    FailureReason, Installed, Lock, Outcome, OutputObjects, OutputValue, Phase, Progress, ProjectFile, ProjectInfo,
+    ResourceFailure, ResourceStep, Resources, RunResult, Verdict,
 };
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, LaunchCache, Owner, ProjectedToken, Refused,

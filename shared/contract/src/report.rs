@@ -6,6 +6,7 @@ use std::{
     iter,
 };
 
+use driftless_core::OutputKind;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -120,6 +121,16 @@ pub struct Resources {
     pub version: u32,
     /// Pulumi's count, which includes the stack itself.
     pub count: u32,
+}
+
+/// The objects that receive outputs of a Stack: `outputs/…`. One that the Stack no longer names is deleted after its next run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct OutputObjects {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// Kind and name of each.
+    pub objects: BTreeSet<(OutputKind, String)>,
 }
 
 /// The failure of a resource, as its provider reports it; secrets masked.

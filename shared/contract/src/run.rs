@@ -215,6 +215,9 @@ pub struct InputsRead {
     pub digest: String,
     /// When they were read.
     pub at: Timestamp,
+    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may change the inputs once more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }
 
 /// The owner of a run: `runs/…/owner`, written once.

@@ -18,6 +18,9 @@ use crate::{
 /// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
 const PREREQUISITE_SECONDS: i64 = 60;
 
+/// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This period repairs the loss of that hint.
+const INPUTS_PERIOD: SignedDuration = SignedDuration::from_secs(30);
+
 /// A change of it requests a reconciliation.
 const RECONCILIATION_REQUEST: &str = "the annotation pulumi.com/reconciliation-request";
 
@@ -205,6 +208,7 @@ impl<'a> Reconciliation<'a> {
                     }
                     Sync::Run(why) if let Some(opens) = self.closed_until() => self.outside_window(opens, &why),
                     Sync::Run(_) if must_ask => self.fetch(source, "its latest commit"),
+                    Sync::Run(Why::Inputs) if let Some(readiness) = self.wait_for_inputs() => readiness,
                     Sync::Run(why) => self.run(source, revision, digest, &why),
                 }
             }
@@ -219,10 +223,20 @@ impl<'a> Reconciliation<'a> {
         if let Some(polled) = polled {
             self.ask_again(polled.checked_add(retry::poll_period(spec)).ok(), Effect::Fetch(source.clone()));
         }
-        if let Some(inputs) = self.snapshot.inputs {
+        if let Some(inputs) = &self.snapshot.inputs {
             self.ask_again(inputs.read.checked_add(retry::resync_period(spec)).ok(), Effect::CompareInputs);
         }
         readiness
+    }
+
+    /// Waits while a run of a prerequisite may change the inputs once more, so that a change of several of them leads to one run.
+    fn wait_for_inputs(&mut self) -> Option<Readiness> {
+        let inputs = self.snapshot.inputs.as_ref()?;
+        let name = inputs.waits_for.clone()?;
+        self.ask_again(inputs.read.checked_add(INPUTS_PERIOD).ok(), Effect::CompareInputs);
+        let message = format!("a Secret or ConfigMap changed; waiting for Stack {name:?}, whose run may change another one");
+        self.stack.status.waits_for = Some(name);
+        Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, message })
     }
 
     /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored, the launcher has it fetched.
@@ -324,7 +338,7 @@ impl<'a> Reconciliation<'a> {
     /// just read them.
     fn wants(&self, revision: &str) -> Sync {
         let ended = matches!(self.snapshot.run, RunState::Ended(..));
-        is_synced(&self.stack, revision, self.snapshot.inputs.filter(|_| !ended), self.now)
+        is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
     }
 
     /// Requests something that is due and requeues for the answer; else requeues for when it is due. Nothing is due after the end

@@ -31,12 +31,14 @@ pub struct Snapshot {
 }
 
 /// The Secrets and ConfigMaps that a Stack's runs read. Their changes cause no event: the launcher compares them at intervals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// They differ from what the last run read.
     pub changed: bool,
     /// When they were last read.
     pub read: Timestamp,
+    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may change them once more.
+    pub waits_for: Option<String>,
 }
 
 /// A Stack.

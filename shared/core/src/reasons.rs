@@ -94,7 +94,7 @@ reasons! {
         FrequentResync: "The Stack asks for many resync runs; each costs a task.", "Raise `spec.resyncFrequencySeconds`.";
         LogNotStored: "The log of a run could not be stored in its ConfigMap.", "Correct what the note says; CloudWatch has the log.";
         NoIdentity: "A destroy runs without the tokens of its ServiceAccount.", "Restore the ServiceAccount if the destroy needs it.";
-        OutputsNotStored: "The outputs could not be written to their Secret.", "Correct what the note says; the next run writes them.";
+        OutputsNotStored: "Outputs could not be written to their Secret, or to an object that the Stack names.", "Correct what the note says; the next run writes them.";
         PendingOperations: "An interrupted run left operations whose result Pulumi does not know.", "Check the resources with the provider, then refresh.";
         PlatformFailure: "AWS did not start or ended a task before Pulumi was done.", "Usually nothing; the run is retried.";
         PodFieldsIgnored: "The template has fields that only matter to a pod.", "Nothing, or remove them.";

@@ -66,7 +66,7 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 
 /// Returns whether the Stack wants a run at `commit`, given what is known of its inputs.
 #[must_use]
-pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<Inputs>, now: Timestamp) -> Sync {
+pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
     match by_source_and_time(stack, commit, now) {
         Sync::Synced if stack.deleting => Sync::Synced,
         Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),

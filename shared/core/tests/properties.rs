@@ -208,7 +208,7 @@ prop_compose! {
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
-        let inputs = inputs.map(|(changed, read)| Inputs { changed, read });
+        let inputs = inputs.map(|(changed, read)| Inputs { changed, read, waits_for: None });
         Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs }
     }
 }

@@ -170,7 +170,7 @@ fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     snapshot.stack.spec.default_resync_seconds = 600;
     let look = |changed, seconds, snapshot: &mut Snapshot| {
-        snapshot.inputs = Some(Inputs { changed, read: ago(seconds) });
+        snapshot.inputs = Some(Inputs { changed, read: ago(seconds), waits_for: None });
         plan(snapshot)
     };
     let quiet = look(false, 599, &mut snapshot);
@@ -183,4 +183,22 @@ fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
     assert!(created(&look(true, 5, &mut snapshot)).is_some(), "what failed may do now");
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
     assert_eq!(created(&look(true, 5, &mut snapshot)), None, "it has read them");
+}
+
+#[test]
+fn changed_inputs_wait_for_prerequisites_that_may_change_them_again() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
+    let look = |seconds, waits_for: Option<&str>, snapshot: &mut Snapshot| {
+        snapshot.inputs = Some(Inputs { changed: true, read: ago(seconds), waits_for: waits_for.map(Into::into) });
+        plan(snapshot)
+    };
+    let waiting = look(5, Some("net"), &mut snapshot);
+    assert_eq!((created(&waiting), waiting.status.waits_for.as_deref()), (None, Some("net")));
+    assert_eq!(waiting.requeue_at, Some(now() + SignedDuration::from_secs(25)));
+    let message = "a Secret or ConfigMap changed; waiting for Stack \"net\", whose run may change another one";
+    assert!(condition(&waiting).contains(message), "{}", condition(&waiting));
+    assert_eq!(look(30, Some("net"), &mut snapshot).effects, [Effect::CompareInputs]);
+    assert!(created(&look(5, None, &mut snapshot)).is_some());
+    snapshot.stack.generation += 1;
+    assert!(created(&look(5, Some("net"), &mut snapshot)).is_some(), "a run that is wanted for another reason starts");
 }

@@ -2,8 +2,8 @@
 
 use crate::text;
 use driftless_contract::{
-    Document, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress,
-    Resources, RunHint, RunMessage, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, keys,
+    Document, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, OutputObjects, Owner,
+    Progress, Resources, RunHint, RunMessage, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, keys,
     parse_run_message, parsed, to_json,
 };
 
@@ -26,6 +26,7 @@ pub fn check(input: &[u8]) {
     read::<Outcome>(input);
     read::<Owner>(input);
     read::<Progress>(input);
+    read::<OutputObjects>(input);
     read::<Resources>(input);
     read::<RunSpec>(input);
     read::<SealedInputs>(input);

@@ -29,6 +29,7 @@ mod main_path;
 mod metrics;
 mod migration;
 mod notifications;
+mod outputs;
 mod pko;
 mod platform;
 mod programs;

@@ -5,6 +5,7 @@ mod attacks;
 mod by_hand;
 mod cache;
 mod capacity;
+mod inputs;
 mod namespaces;
 mod running;
 mod stacks;

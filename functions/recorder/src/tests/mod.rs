@@ -5,6 +5,7 @@ mod cache;
 mod ends;
 mod live;
 mod log;
+mod named;
 mod outputs;
 
 use std::collections::BTreeMap;

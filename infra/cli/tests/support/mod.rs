@@ -7,7 +7,7 @@ use std::{convert::Infallible, fmt::Debug};
 use axum::{body::Body, http};
 use driftless_api::{
     Artifact, Program, ProgramStatus, Source, Stack, Update,
-    facts::{Facts, Fetch, Found, snapshot},
+    facts::{Compared, Facts, Fetch, Found, snapshot},
 };
 use driftless_cli::cluster::Cluster;
 use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
@@ -112,7 +112,7 @@ impl Facts for Team {
         Ok(self.is_stored.then_some(TreeState::Stored { project: Project::There, scope: None }))
     }
 
-    async fn inputs(&self, _: &CoreStack) -> Result<Option<(String, Timestamp)>, Infallible> {
+    async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>, Infallible> {
         Ok(None)
     }
 }

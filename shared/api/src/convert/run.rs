@@ -1,7 +1,7 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_core::{
-    self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run, SourceRef,
+    self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, OutputKind, Run, SourceRef,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -14,8 +14,8 @@ use super::status::{cut, set_condition};
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FileSource, KeySelector, LogLink, ObjectReference, ObjectSelector,
-    ProjectInfo, Stack, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec,
-    WorkspaceStack, duration, finalizer, merge, names, pulumi_version,
+    ProjectInfo, Stack, StackOutputs, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace,
+    WorkspaceSpec, WorkspaceStack, duration, finalizer, merge, names, pulumi_version,
 };
 
 /// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
@@ -100,6 +100,19 @@ impl Stack {
     pub fn workspace(&self) -> WorkspaceSpec {
         templated(self, &core::workspace(&core::Stack::from(self).spec)).spec
     }
+
+    /// The objects that receive its outputs.
+    #[must_use]
+    pub fn outputs(&self) -> &[StackOutputs] {
+        self.spec.driftless.as_ref().map_or(&[], |ours| &ours.outputs)
+    }
+
+    /// Returns whether a run of it reads one of these objects.
+    #[must_use]
+    pub fn reads(&self, outputs: &[StackOutputs]) -> bool {
+        let read = self.workspace().objects();
+        outputs.iter().any(|object| read.contains(&(object.kind, object.name.clone())))
+    }
 }
 
 impl WorkspaceSpec {
@@ -115,6 +128,37 @@ impl WorkspaceSpec {
                 let mut sources = files.iter().flat_map(|files| files.sources.iter());
                 sources.any(|(_, source)| !matches!(source, FileSource::Token { .. }))
             })
+    }
+}
+
+impl WorkspaceSpec {
+    /// The Secrets and `ConfigMap`s that a run in it reads.
+    fn objects(&self) -> BTreeSet<(OutputKind, String)> {
+        // Unreadable fields are refused before a run.
+        let (from, vars) = self.environment(TEMPLATE).unwrap_or_default();
+        let from = from.iter().flat_map(|from| {
+            let secret = from.secret_ref.as_ref().map(|object| (OutputKind::Secret, object.name.clone()));
+            secret.into_iter().chain(from.config_map_ref.as_ref().map(|object| (OutputKind::ConfigMap, object.name.clone())))
+        });
+        let vars = vars.iter().filter_map(|var| var.value_from.as_ref()).flat_map(|from| {
+            let secret = from.secret_key_ref.as_ref().map(|key| (OutputKind::Secret, key.name.clone()));
+            secret.into_iter().chain(from.config_map_key_ref.as_ref().map(|key| (OutputKind::ConfigMap, key.name.clone())))
+        });
+        let config = self.stacks.iter().flat_map(|stack| &stack.config).filter_map(|item| {
+            let path = item.value_from.as_ref()?.path.as_deref()?;
+            let (kind, rest) = match path.strip_prefix(SECRETS_MOUNT) {
+                Some(rest) => (OutputKind::Secret, rest),
+                None => (OutputKind::ConfigMap, path.strip_prefix(CONFIG_MAPS_MOUNT)?),
+            };
+            Some((kind, rest.strip_prefix('/')?.split_once('/')?.0.to_owned()))
+        });
+        let files = self.mounted_files(TEMPLATE).unwrap_or_default();
+        let files = files.iter().flat_map(|files| files.sources.iter()).filter_map(|(_, source)| match source {
+            FileSource::Secret(object) => Some((OutputKind::Secret, object.name.clone())),
+            FileSource::ConfigMap(object) => Some((OutputKind::ConfigMap, object.name.clone())),
+            FileSource::Token { .. } => None,
+        });
+        from.chain(vars).chain(config).chain(files).collect()
     }
 }
 
@@ -326,6 +370,7 @@ impl Update {
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
                 expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
+                outputs: if new.operation == Operation::Up { stack.outputs().to_vec() } else { Vec::new() },
                 seal: seal.then_some(true),
                 ..snapshot(stack, new)
             }),
