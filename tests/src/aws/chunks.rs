@@ -83,7 +83,7 @@ impl Chunks {
             Place::Trailer => {
                 let declared = line.split_once(':').filter(|(name, _)| *name == self.trailer).map(|(_, value)| value.trim());
                 let declared = declared.and_then(|value| BASE64_STANDARD.decode(value).ok());
-                let real = self.checksum.take().map(|checksum| checksum.finalize());
+                let real = self.checksum.take().map(<dyn HttpChecksum>::finalize);
                 if real.is_some() && declared.as_deref() == real.as_deref() { Place::Verified } else { Place::Broken }
             }
             Place::Verified if line.is_empty() => Place::End,
