@@ -206,3 +206,16 @@ pub async fn print(
         update = cluster.find(&cluster.namespace, &name).await?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn link_without_tls_is_read_from_this_machine_only() {
+        for url in ["http://s3.example/log", "http://127.0.0.1.example/log", "ftp://s3.example/log"] {
+            let refused = piece(&LogLink { url: url.into(), expires: None }, 0).await.unwrap_err();
+            assert_eq!(refused.to_string(), "cannot read the log by its link: its scheme is not https");
+        }
+    }
+}

@@ -27,6 +27,8 @@ fn update_by_hand_runs_its_workspace_as_of_the_start() {
     let ours = update.status.unwrap().driftless.unwrap();
     let task = world.live_tasks().remove(0).arn;
     assert_eq!((ours.task.as_deref(), ours.log), (Some(task.as_str()), Some(world.log_url(&task))));
+    let link = ours.log_link.map(|link| link.url).unwrap_or_default();
+    assert!(link.contains(&format!(":{}/out/live-log", task.rsplit('/').next().unwrap())), "{link}");
 }
 
 #[test]

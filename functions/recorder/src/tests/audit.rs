@@ -41,7 +41,7 @@ fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
     let expected = json!({
         "version": 1, "requestedBy": "kubectl-create", "requestedAt": "2026-11-26T12:00:00Z", "operation": "up", "targets": ["urn:a"],
         "commit": "main@sha1:00", "digest": "sha256:00", "stackGeneration": 7, "reconcileRequest": "now", "preview": false,
-        "task": "arn:aws:ecs:r:1:task/c/t", "outcome": "unknown", "changes": { "create": 2 },
+        "task": "arn:aws:ecs:r:1:task/c/t", "outcome": "Unknown", "changes": { "create": 2 },
     });
     for (field, value) in expected.as_object().unwrap() {
         assert_eq!(record[field], *value, "{field}");
