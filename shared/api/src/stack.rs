@@ -141,7 +141,7 @@ pub struct StackSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftlessStack {
     /// Secrets and `ConfigMap`s in the same namespace that receive outputs after each successful update. They belong to the Stack and
-    /// are deleted with it, or once the list no longer names them. An existing object that Driftless did not create is never changed.
+    /// are deleted with it, or once the list no longer names them. An object that something else created stays unchanged.
     #[schemars(length(max = 20))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

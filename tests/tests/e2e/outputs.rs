@@ -91,7 +91,7 @@ async fn invalid_outputs_are_refused_by_the_api_server() -> Result<()> {
     for (outputs, words) in [
         ("[{ kind: Pod, name: a }]", "supported values: \"Secret\", \"ConfigMap\""),
         ("[{ kind: Secret, name: A_b }]", "spec.driftless.outputs[0].name"),
-        ("[{ kind: Secret, name: a }, { kind: Secret, name: a }]", "Duplicate value"),
+        ("[{ kind: Secret, name: a }, { kind: Secret, name: a }]", "duplicate entries for key"),
     ] {
         let more = format!("  driftless:\n    outputs: {outputs}\n");
         let refused = team.apply_stack("app", Source::Program("app"), &more).await;
