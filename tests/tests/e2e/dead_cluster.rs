@@ -253,10 +253,13 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     world.control.forgive(SWEEP_FAILED).await?;
     nothing_was_given_up(world).await?;
 
-    // Before and after, because the load of the machine changes. One wait of 3 s for the cluster in each push would be seen.
+    // Before and after, because the load of the machine changes. Each function may wait once for the cluster, for 3 s.
     usual.extend(pushes(team, &["one", "two", "three", "four", "five"], RUN).await?);
     usual.sort();
     println!("pushes took {usual:?}, and {beside:?} beside a cluster that drops packets");
-    ensure!(median(&beside) < median(&usual) * 3 / 2, "pushes took {usual:?}, and {beside:?} beside a dead cluster");
+    ensure!(
+        median(&beside) < median(&usual) * 2 + Duration::from_secs(3),
+        "pushes took {usual:?}, and {beside:?} beside a dead cluster"
+    );
     away.clear().await
 }
