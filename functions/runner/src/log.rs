@@ -378,7 +378,7 @@ mod tests {
         assert!(stored.len() <= 3_601, "{} writes", stored.len());
         assert!(stored.windows(2).all(|pair| pair[1].1.starts_with(&pair[0].1)), "a write only adds lines");
         let (_, last) = stored.last().unwrap();
-        assert_eq!(*last, (0..36_000).map(|n| format!("line {n}\n")).collect::<String>());
+        assert_eq!(*last, (0..36_000).map(|n| format!("line {n}") + "\n").collect::<String>());
     }
 
     #[tokio::test(start_paused = true)]
