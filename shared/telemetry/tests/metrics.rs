@@ -39,7 +39,7 @@ fn metric_line_has_values_dimensions_and_properties() {
 
 #[test]
 fn every_metric_can_be_written_and_its_dimensions_are_few() {
-    let bounded = ["cluster", "function", "operation", "outcome", "reason"];
+    let bounded = ["cluster", "function", "operation", "outcome", "queue", "reason"];
     let mut names = BTreeSet::new();
     for metric in Metric::ALL {
         let ((), lines) = written(|| emit(&[(*metric, count(3))], &bounded.map(|name| (name, "x")), at()));

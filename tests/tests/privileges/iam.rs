@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 21] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 22] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
