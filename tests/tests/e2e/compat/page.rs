@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 21] = [
+const TESTS: [(&str, &str); 22] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -32,6 +32,7 @@ const TESTS: [(&str, &str); 21] = [
     // No run can show this: a task has no Pod Identity, no webhook and no network of the cluster. The doctor reports it.
     ("migrate", include_str!("../../../../infra/doctor/src/migrate.rs")),
     ("migration", include_str!("../migration.rs")),
+    ("outputs", include_str!("../outputs.rs")),
     ("pko", include_str!("../pko.rs")),
     ("platform", include_str!("../platform.rs")),
     ("programs", include_str!("../programs.rs")),
