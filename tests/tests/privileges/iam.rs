@@ -134,13 +134,17 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     Ok(findings)
 }
 
-/// The messages without a group, by which SQS keeps those of one namespace from delaying those of others, by role and queue.
+/// The messages without a group, by which SQS keeps those of one namespace from delaying those of others, by role and queue. A dead
+/// letter has the group of its message, and no function receives it.
 pub fn messages_without_group(calls: &[Value]) -> Result<BTreeSet<String>> {
     let template = template()?;
     let mut findings = BTreeSet::new();
     for call in calls.iter().filter(|call| call["service"] == "sqs") {
         let Some((role, session)) = call["caller"].as_str().and_then(|arn| caller(&template, arn)) else { continue };
         let (Some(url), false) = (call["input"]["QueueUrl"].as_str(), TRIALS.contains(&session)) else { continue };
+        if url.contains("-dead-letters") {
+            continue;
+        }
         let one = std::slice::from_ref(&call["input"]);
         let messages = call["input"]["Entries"].as_array().map_or(one, Vec::as_slice);
         if messages.iter().any(|message| !message["MessageGroupId"].is_string()) {
