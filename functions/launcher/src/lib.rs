@@ -24,7 +24,7 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
+    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
@@ -253,11 +253,28 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 close(ports, &run.folder, &reason, now).await?;
                 break;
             }
-            RunPlan::Publish if !tried && run.is_published(ports, settings).await? => return Ok(()),
+            RunPlan::Publish if !tried && run.is_published(ports, settings).await? => {
+                return hint_completed(ports, settings, hint, &run.update).await;
+            }
             RunPlan::Leave | RunPlan::Conclude(_) | RunPlan::Publish => break,
         }
     }
     tell_recorder(ports, hint, &run.update).await
+}
+
+/// Hints an Update of a Stack that was completed since the reconciliation that launched it. Its Stack may have recorded the outcome
+/// before that, and then only this hint or the sweep releases the Update.
+async fn hint_completed<C, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+) -> Result<(), Error> {
+    let is_kept = finalizer::is_on(update) && update.stack(&settings.system_namespace).is_some();
+    if is_kept && hint.hops < MAX_HOPS {
+        ports.queues.hint(&Hint { hops: hint.hops + 1, ..Hint::new(hint.update.clone()) }, 0).await?;
+    }
+    Ok(())
 }
 
 async fn tell_recorder<C, O, Q: Queues, T>(

@@ -82,6 +82,33 @@ fn recorder_is_not_asked_about_a_published_run() {
 }
 
 #[test]
+fn completed_update_of_a_stack_is_hinted_until_it_is_released() {
+    for (released, expected) in [(false, 1), (true, 0)] {
+        let world = quiet();
+        of_stack(&world, "n", "up", &json!({}));
+        looked(&world, &hint("u"));
+        let uid = update(&world, "u").uid().unwrap();
+        world.drive(world.put(&keys::run(CLUSTER, &uid).outcome(), b"{}".to_vec())).unwrap().unwrap();
+        let folder = keys::task("AROA", keys::task_id(&world.live_tasks()[0].arn));
+        world.drive(Objects::delete(&world, &folder.run())).unwrap().unwrap();
+        let mut complete = update(&world, "u");
+        complete.set_complete(None, world.now(), |_| {});
+        if released {
+            complete.metadata.finalizers = None;
+        } else {
+            driftless_api::finalizer::add(&mut complete);
+        }
+        world.insert(serde_json::to_value(&complete).unwrap());
+        received(&world);
+        looked(&world, &hint("u"));
+        let hints = received(&world)
+            .into_iter()
+            .filter(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update" && hint.object.name == "u"));
+        assert_eq!(hints.count(), expected);
+    }
+}
+
+#[test]
 fn waits_are_counted_and_each_start_once_with_its_delay() {
     let world = quiet();
     let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
