@@ -6,7 +6,10 @@ use std::{collections::BTreeSet, fs, path::Path, process::Output};
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
     aws::{CALLS_LOG, control::Outage},
-    world::{account::Empty, cluster},
+    world::{
+        account::{Empty, REGION},
+        cluster,
+    },
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -41,7 +44,7 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
         |output: &Output| format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let aws = async |arguments: &[&str]| {
         let mut aws = Command::new("aws");
-        aws.args(arguments).args(["--output", "text"]);
+        aws.args(arguments).args(["--output", "text", "--region", REGION]);
         let output = world.run(aws).await?;
         ensure!(output.status.success(), "{}", text(&output));
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
