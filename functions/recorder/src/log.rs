@@ -63,7 +63,7 @@ pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
     }
 }
 
-/// A link to the log at this key. It works for whoever can read the Update's status, for a short time.
+/// A link to the log at this key. Readers of the Update's status can use it for a short time.
 pub(crate) async fn link<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     key: &str,

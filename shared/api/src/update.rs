@@ -205,7 +205,7 @@ pub struct DriftlessUpdateStatus {
     pub waiting_reason: Option<String>,
 }
 
-/// Link to the whole masked log of a run. It works for an hour, for whoever has it.
+/// Link to the whole masked log of a run. It works for an hour, without credentials.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -70,7 +70,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// How long a link works.
 pub const LINK_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
-/// A link that reads one object without credentials. Whoever has it can read the object, so it belongs in no log and no Event.
+/// A link that reads one object without credentials. Anyone who has it can read the object, so it belongs in no log and no Event.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Link {
     /// The URL.

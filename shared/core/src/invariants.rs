@@ -54,14 +54,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
             "4: a run is created before the finalizer",
         );
     }
-    let checks: Vec<_> = plan
-        .effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::CheckDrift(update) => Some(update),
-            _ => None,
-        })
-        .collect();
+    let checks = drift_checks(plan);
     let checking = matches!(snapshot.check, RunState::Live(..));
     for new in &checks {
         check(!checking && checks.len() == 1, "1: two drift checks at once");
@@ -113,6 +106,17 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         );
     }
     found
+}
+
+/// The drift checks that a plan creates.
+fn drift_checks(plan: &Plan) -> Vec<&NewUpdate> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::CheckDrift(update) => Some(&**update),
+            _ => None,
+        })
+        .collect()
 }
 
 /// The plan that replaces one that breaks rules: it changes only the condition, which names them. The sweep continues to hint the

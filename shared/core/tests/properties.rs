@@ -195,7 +195,7 @@ prop_compose! {
         window in option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, ..stack() };
-        stack.window = window.map(|opens| Window::parse(opens, None, "30m").unwrap());
+        stack.window = window.map(support::window);
         let check = if drift_status.current.is_some() { check } else { RunState::None };
         stack.status.drift = drift_status;
         stack.status.last_update = last_update;

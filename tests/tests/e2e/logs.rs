@@ -225,7 +225,7 @@ async fn link_to_a_log_is_for_its_namespace_and_for_one_object_for_an_hour() -> 
     let signed = async |role: &str, ago: u64| -> Result<String> {
         let s3 = s3(&world, Some(world.control.credentials(role, &"a".repeat(32)).await?)).await?;
         let start = now() - Duration::from_secs(ago);
-        let signing = PresigningConfig::builder().start_time(start).expires_in(Duration::from_secs(3600)).build()?;
+        let signing = PresigningConfig::builder().start_time(start).expires_in(Duration::from_hours(1)).build()?;
         let object = s3.get_object().bucket(world.get("WORLD_BUCKET")?).key(&key[1..]);
         Ok(object.presigned(signing).await?.uri().to_owned())
     };

@@ -46,7 +46,12 @@ pub fn stack() -> Stack {
 
 /// A maintenance window that is closed at [`now`] and opens at 09:00 UTC, an hour later.
 pub fn closed_window() -> Window {
-    Window::parse("0 9 * * *", None, "4h").unwrap()
+    window("0 9 * * *")
+}
+
+/// A maintenance window of half an hour.
+pub fn window(opens: &str) -> Window {
+    Window::parse(opens, None, "30m").unwrap()
 }
 
 /// A tree with a project.
