@@ -28,15 +28,16 @@ impl<'a> Resolver<'a> {
             return Err(Error::new("Parameters", format!("{unknown} is given and not declared")));
         }
         let parameters = declared.iter().map(|(name, declaration)| {
-            let default = match &declaration["Default"] {
+            // CloudFormation compares numbers by their text.
+            let text = |value: &Value| match value {
                 Value::String(text) => Some(text.clone()),
                 Value::Number(number) => Some(number.to_string()),
                 _ => None,
             };
-            let value = settings.parameters.get(name).cloned().or(default);
+            let value = settings.parameters.get(name).cloned().or_else(|| text(&declaration["Default"]));
             let value = value.ok_or_else(|| Error::new("Parameters", format!("{name} has no value")))?;
             let allowed = declaration["AllowedValues"].as_array();
-            if allowed.is_some_and(|allowed| !allowed.iter().any(|allowed| *allowed == value.as_str())) {
+            if allowed.is_some_and(|allowed| !allowed.iter().any(|allowed| text(allowed).as_ref() == Some(&value))) {
                 return Err(Error::new("Parameters", format!("{name} may not be {value}")));
             }
             let list = declaration["Type"].as_str().is_some_and(|kind| kind == "CommaDelimitedList" || kind.starts_with("List<"));
