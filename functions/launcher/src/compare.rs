@@ -119,9 +119,9 @@ async fn may_change<C: Cluster, O: Objects, Q, T>(
     settings: &Settings,
     stack: &Stack,
 ) -> Result<bool, Error> {
-    let Some(status) = &stack.status else { return Ok(false) };
-    if stack.metadata.deletion_timestamp.is_some() || status.current_update.is_some() {
-        return Ok(stack.metadata.deletion_timestamp.is_none());
+    let Some(status) = stack.status.as_ref().filter(|_| stack.metadata.deletion_timestamp.is_none()) else { return Ok(false) };
+    if status.current_update.is_some() {
+        return Ok(true);
     }
     let ran = status.driftless.as_ref().and_then(|ours| ours.inputs.as_ref());
     let Some(ran) = ran.filter(|_| !stack.is_suspended() && !stack.annotations().contains_key(names::INPUTS)) else {

@@ -271,8 +271,8 @@ async fn hint_completed<C, O, Q: Queues, T>(
     update: &Update,
 ) -> Result<(), Error> {
     let is_kept = finalizer::is_on(update) && update.stack(&settings.system_namespace).is_some();
-    if is_kept && hint.hops < MAX_HOPS {
-        ports.queues.hint(&Hint { hops: hint.hops + 1, ..Hint::new(hint.update.clone()) }, 0).await?;
+    if let Some(next) = Hint::after(hint.hops, hint.update.clone()).filter(|_| is_kept) {
+        ports.queues.hint(&next, 0).await?;
     }
     Ok(())
 }

@@ -2,10 +2,9 @@
 
 use driftless_api::{LogLink, Update};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Hint, LaunchHint, MAX_HOPS, ObjectKey, keys};
+use driftless_contract::{Hint, LaunchHint, ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings};
@@ -30,7 +29,7 @@ pub(crate) async fn show_running<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     // Before the first line, so that a reader has that line as soon as it is stored.
     let link = ports.objects.link(&keys::task(&settings.task_role_id, task).live_log(), now).await?;
-    let link = LogLink { expires: Some(Time(link.expires)), url: link.url };
+    let link = LogLink::new(link.url, link.expires);
     set_status(ports, settings, hint, update, |update| {
         (!shown(update) || update.is_complete()) && update.set_running(task, &log, Some(link.clone()), now)
     })
@@ -73,10 +72,10 @@ async fn tell_stack<C, O, Q: Queues, T>(
     hint: &LaunchHint,
     update: &Update,
 ) -> Result<(), Error> {
-    if let Some(stack) = update.stack(&settings.system_namespace).filter(|_| hint.hops < MAX_HOPS) {
-        let object = hint.update.sibling("pulumi.com/v1", "Stack", &stack.name);
-        let object = ObjectKey { namespace: stack.namespace, ..object };
-        ports.queues.hint(&Hint { hops: hint.hops + 1, ..Hint::new(object) }, 0).await?;
+    let Some(stack) = update.stack(&settings.system_namespace) else { return Ok(()) };
+    let object = hint.update.sibling("pulumi.com/v1", "Stack", &stack.name);
+    if let Some(next) = Hint::after(hint.hops, ObjectKey { namespace: stack.namespace, ..object }) {
+        ports.queues.hint(&next, 0).await?;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 //! part that changes anything.
 //!
 //! A hint may name a Stack or an object that Stacks depend on. A field selector finds those Stacks in the namespace of the
-//! object. [`dependents`] wakes the Stacks that depend on one that succeeded. [`fan_out`] handles what applied Stacks, and pushes to repositories.
+//! object. [`dependents`] wakes the Stacks that depend on one that succeeded. [`fan_out`] handles what applied Stacks, and pushes
+//! to repositories.
 //!
 //! The reconciler reads no Secrets and does not call ECS.
 

@@ -11,7 +11,7 @@ use driftless_contract::{
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings, owned, status::RENEWED_WITHIN};
@@ -70,7 +70,7 @@ pub(crate) async fn link<C, O: Objects, Q, T>(
     now: Timestamp,
 ) -> Result<LogLink, Error> {
     let link = ports.objects.link(key, now).await?;
-    Ok(LogLink { expires: Some(Time(link.expires)), url: link.url })
+    Ok(LogLink::new(link.url, link.expires))
 }
 
 /// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the copy,

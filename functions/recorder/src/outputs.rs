@@ -61,8 +61,8 @@ fn written(json: &str) -> usize {
     json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
-/// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the outcome was made from. `result` is the task's result
-/// if it was just read. Returns the name of the Secret, if there are outputs.
+/// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the outcome
+/// was made from. `result` is the task's result if it was just read. Returns the name of the Secret, if there are outputs.
 pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

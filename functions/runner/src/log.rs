@@ -49,7 +49,7 @@ const LIVE_PERIOD: Duration = Duration::from_millis(900);
 const LIVE_PERIOD_PER_MIB: Duration = Duration::from_secs(1);
 
 /// The last line of a live log that is too long.
-const LIVE_END: &str = "[the log here ends at 8 MiB; the whole log is at status.driftless.log of the Update]\n";
+const LIVE_END: &str = "[the log is too long to continue here; the whole log is at status.driftless.log of the Update]\n";
 
 /// The maximum length of the note about lines that are left out, in bytes.
 const MAX_NOTE_BYTES: usize = 128;

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -215,6 +216,14 @@ pub struct LogLink {
     pub expires: Option<Time>,
     /// URL of the log. A range of bytes can be requested.
     pub url: String,
+}
+
+impl LogLink {
+    /// A link that works until it expires.
+    #[must_use]
+    pub fn new(url: String, expires: Timestamp) -> Self {
+        Self { expires: Some(Time(expires)), url }
+    }
 }
 
 /// Step of a run that changed a resource, or tried to.

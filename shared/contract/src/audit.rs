@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{RunId, StackId};
 
-/// The audit record of a run, for people: its requester, what it ran and changed, and its end. No function decides anything from it, and none
-/// can replace or delete it. It has no message and no value of a program, so no secret can be in it.
+/// The audit record of a run, for people: its requester, what it ran and changed, and its end. No function decides anything from it,
+/// and none can replace or delete it. It has no message and no value of a program, so no secret can be in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AuditRecord {

@@ -100,11 +100,12 @@ impl Hint {
     /// The hint that follows from this one, for `object`; `None` after [`MAX_HOPS`].
     #[must_use]
     pub fn next(&self, object: ObjectKey) -> Option<Self> {
-        following(self.hops, object)
+        Self::after(self.hops, object)
     }
-}
 
-/// The hint that follows from a message with that many hops; `None` after [`MAX_HOPS`].
-pub(crate) fn following(hops: u8, object: ObjectKey) -> Option<Hint> {
-    (hops < MAX_HOPS).then(|| Hint { hops: hops + 1, ..Hint::new(object) })
+    /// The hint that follows from a message with that many hops; `None` after [`MAX_HOPS`].
+    #[must_use]
+    pub fn after(hops: u8, object: ObjectKey) -> Option<Self> {
+        (hops < MAX_HOPS).then(|| Self { hops: hops + 1, ..Self::new(object) })
+    }
 }

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Document as _, InvalidMessage, ObjectKey, VERSION, hint::following};
+use crate::{Document as _, Hint, InvalidMessage, ObjectKey, VERSION};
 
 /// The message of the `launches` queue: an Update may need a task started or stopped, or the inputs of a Stack's runs may have
 /// changed.
@@ -29,7 +29,7 @@ impl LaunchHint {
     /// The launch hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
-        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
+        Hint::after(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
     }
 }
 
@@ -53,7 +53,7 @@ impl RunHint {
     /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey, uid: Option<String>) -> Option<Self> {
-        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, uid, hops: hint.hops })
+        Hint::after(hops, update).map(|hint| Self { version: VERSION, update: hint.object, uid, hops: hint.hops })
     }
 }
 

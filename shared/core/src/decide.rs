@@ -18,7 +18,8 @@ use crate::{
 /// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
 const PREREQUISITE_SECONDS: i64 = 60;
 
-/// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This period repairs the loss of that hint.
+/// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This period repairs the loss of that
+/// hint.
 const INPUTS_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 
 /// A change of it requests a reconciliation.

@@ -145,6 +145,22 @@ fn leftovers_of_tasks_expire_after_the_longest_run() {
 }
 
 #[test]
+fn attempts_at_a_message_outlive_it() {
+    const SQS_DEFAULT_RETENTION: u64 = 4 * DAY;
+    const DAY: u64 = 86_400;
+    let template = read(TEMPLATE).unwrap();
+    let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
+    let attempts: Vec<_> = rules.iter().filter(|rule| rule["Prefix"] == "attempts/").collect();
+    let kept = DAY * attempts[0]["ExpirationInDays"].as_u64().unwrap();
+    let queues = template.resources.values().filter(|resource| resource.kind == "AWS::SQS::Queue");
+    let retentions = queues
+        .filter(|queue| !queue.properties["RedrivePolicy"].is_null())
+        .map(|queue| queue.properties["MessageRetentionPeriod"].as_u64().unwrap_or(SQS_DEFAULT_RETENTION));
+    let longest = retentions.max().unwrap();
+    assert!(longest >= SQS_DEFAULT_RETENTION && kept > longest, "{kept} s, {longest} s");
+}
+
+#[test]
 fn sealed_inputs_of_a_stack_never_expire() {
     let template = read(TEMPLATE).unwrap();
     let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
