@@ -256,7 +256,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             RunPlan::Publish if !tried && run.is_published(ports, settings).await? => {
                 return hint_completed(ports, settings, hint, &run.update).await;
             }
-            RunPlan::Leave | RunPlan::Conclude(_) | RunPlan::Publish => break,
+            RunPlan::Leave | RunPlan::AskAgain { .. } | RunPlan::Conclude(_) | RunPlan::Publish => break,
         }
     }
     tell_recorder(ports, hint, &run.update).await

@@ -34,7 +34,7 @@ pub(crate) async fn give_back<C: Cluster, O: Objects, Q: Queues, T>(
     update: Option<&Update>,
     outcome: &Outcome,
 ) -> Result<(), Error> {
-    if give_claim_back(ports, settings, outcome).await? {
+    if give_claim_back(ports, settings, update, outcome).await? {
         wake(ports, hint, claimants(ports, settings, update, &outcome.run.update).await).await;
     }
     wake(ports, hint, give_place_back(ports, settings, &outcome.run).await?).await;
@@ -54,11 +54,12 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
 }
 
 /// Releases the claim, and deletes the record of an earlier run's lock that this run removed or did not find. A run without
-/// changes may have skipped the check for a lock, and its resources are not counted. Returns whether another run waits for the
+/// changes may have skipped the check for a lock, and its resources are not counted. Returns whether another run may wait for the
 /// claim.
 async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
+    of: Option<&Update>,
     outcome: &Outcome,
 ) -> Result<bool, Error> {
     let RunId { update, uid, claim } = &outcome.run;
@@ -76,7 +77,8 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     let mut tries = TRIES;
     loop {
         let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
-        let Some(lease) = lease.filter(held) else { return Ok(false) };
+        // A recorder that was interrupted before the Update was complete may have deleted the Lease and woken nobody.
+        let Some(lease) = lease.filter(held) else { return Ok(of.is_none_or(|update| !update.is_complete())) };
         tries -= 1;
         match ports.cluster.delete(&lease).await {
             Ok(()) => return Ok(lease.annotations().contains_key(names::WAITED)),

@@ -261,6 +261,12 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 }
                 return Box::pin(publish::end(ports, settings, hint, due, run, now)).await;
             }
+            RunPlan::AskAgain { seconds } => {
+                if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
+                    ports.queues.run(&next, seconds).await?;
+                }
+                return Ok(());
+            }
             // The launcher acts, or the run continues and its progress shows in the status.
             RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),
         }

@@ -2,10 +2,7 @@
 
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{
-    FailureReason, Hint, Layer, ObjectKey, Outcome, RunHint, Verdict,
-    keys::{self, TaskFolder},
-};
+use driftless_contract::{FailureReason, Hint, Launch, Layer, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -24,14 +21,18 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     run: Run,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    let is_launch_known = run.facts.launch.is_some();
+    let Run { folder, update, owner, task, launch, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    // Another release may have written the record and the outcome.
+    let launch = if is_launch_known { launch } else { ports.objects.read_if_valid(&folder.launch()).await? };
     let arn = owner.and_then(|owner| owner.task);
     // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = &arn {
         ports.tasks.stop(arn, "run is recorded").await?;
     }
-    let ended = arn.as_deref().zip(task.as_ref()).map(|(arn, task)| (arn, task, result));
-    let published = publish(ports, settings, hint, update, &outcome, ended, now).await?;
+    let task_of = arn.as_deref().zip(task.as_ref()).map(|(arn, task)| (arn, task, result));
+    let recorded = Recorded { outcome: &outcome, launch: launch.as_ref(), task: task_of };
+    let published = publish(ports, settings, hint, update, recorded, now).await?;
     if let Some(update) = published {
         hand_over(ports, settings, hint, due, update).await?;
     }
@@ -42,14 +43,21 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     Ok(())
 }
 
+/// A run whose outcome is recorded.
+pub(crate) struct Recorded<'a> {
+    pub(crate) outcome: &'a Outcome,
+    pub(crate) launch: Option<&'a Launch>,
+    /// The task's ARN, its folder, and its report if that was read.
+    pub(crate) task: Option<(&'a str, &'a TaskFolder, Option<Vec<u8>>)>,
+}
+
 /// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the completed Update, if it exists.
 pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &RunHint,
     update: Option<Update>,
-    outcome: &Outcome,
-    task: Option<(&str, &TaskFolder, Option<Vec<u8>>)>,
+    Recorded { outcome, launch, task }: Recorded<'_>,
     now: Timestamp,
 ) -> Result<Option<Update>, Error> {
     let (arn, task, result) = match task {
@@ -61,12 +69,11 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
-    let launch = ports.objects.read_if_valid(&keys::run(&hint.update.cluster, &outcome.run.uid).launch()).await?;
-    audit::record(ports.objects, update.as_ref(), launch.as_ref(), arn, outcome).await?;
+    audit::record(ports.objects, update.as_ref(), launch, arn, outcome).await?;
     if let Some(task) = task {
         // After the claim is free: an archive takes some seconds to copy.
         if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
-            && let Some(launch) = &launch
+            && let Some(launch) = launch
         {
             cache::keep(ports.objects, settings, launch, task, outcome).await;
         }

@@ -398,7 +398,7 @@ fn run_words(plan: &RunPlan, update: &Update, phase: &Phase, now: Timestamp) -> 
             (Doing::Waits, reason.to_string(), if shown.is_empty() { message.clone() } else { shown.clone() })
         }
         (RunPlan::Abandon(reason), _) => (Doing::Stalled, name("Aborted"), reason.to_string()),
-        (_, Phase::Running) | (RunPlan::Supply { .. } | RunPlan::Conclude(_), _) => {
+        (_, Phase::Running) | (RunPlan::Supply { .. } | RunPlan::AskAgain { .. } | RunPlan::Conclude(_), _) => {
             (Doing::Runs, name("Progressing"), self::phase(update, now))
         }
         (RunPlan::Start, _) => (Doing::Waits, name("Progressing"), "no known reason prevents the start of its task".into()),

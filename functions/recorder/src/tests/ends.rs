@@ -225,6 +225,11 @@ fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
     world.advance(SignedDuration::from_mins(10));
     look(&world);
     assert_eq!(outcome(), None, "ECS may not know a new task yet");
+    let queued = world.queued();
+    assert!(
+        matches!(&*queued, [(due, Message::Run(_))] if *due == world.now() + SignedDuration::from_mins(1)),
+        "the event of its end comes once: {queued:?}"
+    );
     world.advance(SignedDuration::from_secs(1));
     look(&world);
     let outcome = Outcome::parse(&outcome().unwrap()).unwrap();

@@ -549,7 +549,8 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    let published = publish::publish(&ports, &settings, &hint, Some(stale), &outcome, None, world.now());
+    let recorded = publish::Recorded { outcome: &outcome, launch: None, task: None };
+    let published = publish::publish(&ports, &settings, &hint, Some(stale), recorded, world.now());
     world.drive(published).unwrap().unwrap();
     let found = update(&world);
     assert_eq!((&found["metadata"]["annotations"]["a"], &found["status"]["message"]), (&json!("b"), &json!(null)));

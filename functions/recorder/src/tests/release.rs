@@ -26,8 +26,6 @@ fn release_of_a_claim_wakes_the_waiting_updates() {
     waits("m", "elsewhere", "up", "StackClaimed", 2);
     waits(SYSTEM, "terminating", "destroy", "StackClaimed", 7);
     report(&world, &succeeded(&world));
-    look(&world);
-    assert_eq!(launches(&world), Vec::<String>::new(), "it held no claim");
     world.insert(lease(json!({})));
     look(&world);
     assert_eq!(launches(&world), Vec::<String>::new(), "no launch has asked for it");
@@ -37,6 +35,34 @@ fn release_of_a_claim_wakes_the_waiting_updates() {
     assert_eq!(launches(&world), told);
     look(&world);
     assert_eq!(launches(&world), told, "once");
+}
+
+#[test]
+fn crash_after_the_release_of_a_claim_wakes_the_waiting_update() {
+    for calls in 0..60 {
+        let world = world(&of_stack(), &json!({}));
+        world.insert(json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "namespace": SYSTEM, "name": CLAIM, "annotations": { names::WAITED: "true" } },
+            "spec": { "holderIdentity": "uid" },
+        }));
+        world.insert(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "spec": { "type": "up" },
+            "metadata": { "namespace": "n", "name": "next", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "status": { "driftless": { "waitingReason": "StackClaimed" } },
+        }));
+        report(&world, &succeeded(&world));
+        world.crash_before_call(calls);
+        let crashed = handled(&world).is_none();
+        if crashed {
+            look(&world);
+        }
+        assert!(launches(&world).contains(&"n/next".to_owned()), "after a crash before call {calls}");
+        if !crashed {
+            return;
+        }
+    }
+    panic!("it never ends");
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub fn run_violations(facts: &RunFacts, plan: &RunPlan) -> Vec<&'static str> {
             (has_task, "1: a folder is filled for a task that owns no run, or whose run has ended"),
             (result.is_none(), "6: a task gets secrets after it reported its result"),
         ],
+        RunPlan::AskAgain { .. } => {
+            &[(has_task && result.is_none(), "7: a run without a task, or one that has reported its result, is asked for again")]
+        }
         RunPlan::Stop(_) => &[(has_task && !facts.stopped, "5: a task is stopped that owns no run, or was stopped")],
         RunPlan::Abandon(_) => &[(has_no_owner, "1: a run is abandoned that has an owner or an outcome")],
         RunPlan::Conclude(Ending::Abandoned) => &[(
@@ -213,7 +216,7 @@ mod tests {
         }
         println!("{states} states of a run, {} kinds of plans", plans.len());
         // All but `Publish`, which requires an outcome.
-        assert_eq!(plans.len(), 7);
+        assert_eq!(plans.len(), 8);
     }
 
     #[test]
@@ -268,6 +271,7 @@ mod tests {
                 "1: a run ends",
             ),
             (task(), RunPlan::Conclude(Ending::Abandoned), "5: a run counts as abandoned"),
+            (owner(OwnerFacts::Closed), RunPlan::AskAgain { seconds: 60 }, "7: a run without a task"),
             (task(), RunPlan::Publish, "5: an outcome is published"),
         ] {
             let rules = run_violations(&facts, &plan);

@@ -12,6 +12,8 @@ const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 /// ECS forgets a stopped task after an hour, and may not know a new one for moments. A task unknown to ECS is gone if it is older
 /// than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
+/// ECS lists a new task after moments.
+const UNLISTED_SECONDS: u16 = 60;
 /// The sweep hints an Update that is older than this once a minute.
 const SWEPT_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// An Update that waits is reconciled again after this time.
@@ -39,6 +41,11 @@ pub enum RunPlan {
         fill: bool,
         /// Replace the task's tokens.
         renew: bool,
+    },
+    /// Ask again after this many seconds: the end of the task may be reported, and ECS does not list the task yet.
+    AskAgain {
+        /// The delay.
+        seconds: u16,
     },
     /// Stop the task that owns it, for this reason.
     Stop(String),
@@ -135,7 +142,9 @@ fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Ne
             TaskFacts::Missing if age > MISSING_IS_GONE => {
                 lost(facts, TaskEnd { words: "ECS no longer lists the task".into(), ..TaskEnd::default() })?
             }
-            TaskFacts::Alive { .. } | TaskFacts::Missing => return Ok(RunPlan::Leave),
+            // The event of its end may come before ECS lists it, and comes once.
+            TaskFacts::Missing => return Ok(RunPlan::AskAgain { seconds: UNLISTED_SECONDS }),
+            TaskFacts::Alive { .. } => return Ok(RunPlan::Leave),
         },
     };
     Ok(RunPlan::Conclude(ending))
