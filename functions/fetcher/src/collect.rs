@@ -10,7 +10,7 @@ use driftless_contract::{
     keys::{self, TreeFolder},
 };
 use driftless_core::{Retention, SourceRef, Stack as CoreStack};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector};
 use jiff::Timestamp;
 
 use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
@@ -77,7 +77,7 @@ async fn of_updates<C: Cluster, O, Q, A>(
     let mut named = BTreeSet::new();
     for namespace in namespaces {
         // An unreadable Update is left out here, and cannot be launched either.
-        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), None);
+        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Selector::All);
         while let Some(page) = pages.next().await? {
             named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
         }
@@ -97,7 +97,7 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
     };
     let mut sources = BTreeSet::new();
-    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&source.namespace), None);
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&source.namespace), Selector::All);
     while let Some(page) = pages.next().await? {
         sources.extend(page.iter().flat_map(|stack| CoreStack::from(stack).spec.sources).filter_map(wanted));
     }

@@ -4,7 +4,7 @@ use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::LaunchHint;
 use driftless_core::run::WaitReason;
-use driftless_kubernetes::{Cluster, Pages};
+use driftless_kubernetes::{Cluster, Pages, Selector};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -80,7 +80,7 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
     let key = &hint.update;
     let selector = format!("spec.workspaceName={}", key.name);
-    let mut pages = Pages::<_, Update>::new(ports.cluster, Some(&key.namespace), Some(&selector));
+    let mut pages = Pages::<_, Update>::new(ports.cluster, Some(&key.namespace), Selector::Fields(&selector));
     let mut woken = 0;
     // Any user may have written the status, but it only leads to a reconciliation.
     let waits = |update: &Update| {

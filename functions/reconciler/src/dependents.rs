@@ -3,7 +3,7 @@
 use driftless_api::{Stack, StackOutputs};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::Hint;
-use driftless_kubernetes::{Cluster, Pages};
+use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) async fn wake<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     let namespace = Some(hint.object.namespace.as_str());
     let waits = format!("status.driftless.waitsFor={}", hint.object.name);
-    let mut waiting = Pages::<_, Stack>::new(ports.cluster, namespace, Some(&waits));
+    let mut waiting = Pages::<_, Stack>::new(ports.cluster, namespace, Selector::Fields(&waits));
     while let Some(page) = waiting.next().await? {
         for stack in page {
             if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
@@ -31,7 +31,7 @@ pub(crate) async fn wake<C: Cluster, O: Objects, Q: Queues>(
         }
     }
     // No field selector finds readers. The namespace is listed only for a Stack with outputs.
-    let mut all = Pages::<_, Stack>::new(ports.cluster, namespace, None);
+    let mut all = Pages::<_, Stack>::new(ports.cluster, namespace, Selector::All);
     while !outputs.is_empty()
         && let Some(page) = all.next().await?
     {

@@ -1,41 +1,44 @@
-//! Finds the Stacks, in any namespace, for hints of the webhook that no field of a Stack names: the Kustomization or
-//! `HelmRelease` that applied them, and the repository of a push.
+//! Finds the Stacks, in any namespace, for hints of the webhook: about the Kustomization or `HelmRelease` that applied them, by its
+//! labels, and about the repository of a push, by a field of their status. No list is read whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use driftless_api::{Program, Stack};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, Hint, ObjectKey, keys};
 use driftless_core::{SourceRef, repository};
-use driftless_kubernetes::{Cluster, Pages};
+use driftless_kubernetes::{Cluster, Object, Pages, Selector, term};
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, carry_out, load, stack_key};
+use crate::{Error, Ports, carry_out, load};
 
-/// Hints the Stacks that a Kustomization or a `HelmRelease` applied, and the Stacks of the Programs that it applied. Flux writes
-/// its name into their labels.
+/// Hints the Stacks and the Programs that a Kustomization or a `HelmRelease` applied, by the labels that Flux gives them. The hint
+/// of a Program reaches its Stacks.
 pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
 ) -> Result<(), Error> {
-    let owner = &hint.object;
-    let labels = [("name", &owner.name), ("namespace", &owner.namespace)]
-        .map(|(label, value)| (format!("{}/{label}", owner.group()), value));
-    let applied =
-        |found: &BTreeMap<String, String>| labels.iter().all(|(label, value)| found.get(label.as_str()) == Some(*value));
-    let mut programs = BTreeSet::new();
-    let mut pages = Pages::<_, Program>::new(ports.cluster, None, None);
-    while let Some(page) = pages.next().await? {
-        let found = page.iter().filter(|program| applied(program.labels()));
-        programs.extend(found.map(|program| (program.namespace(), program.name_any())));
+    let ObjectKey { namespace, name, .. } = &hint.object;
+    // Flux applies nothing in the name of another.
+    if !is_label(namespace) || !is_label(name) {
+        return Ok(());
     }
-    let mut pages = Pages::<_, Stack>::new(ports.cluster, None, None);
+    let group = hint.object.group();
+    let labels = format!("{group}/name={name},{group}/namespace={namespace}");
+    hint_labelled::<Program, _, _, _>(ports, hint, &labels).await?;
+    hint_labelled::<Stack, _, _, _>(ports, hint, &labels).await
+}
+
+/// Hints the objects of a kind that a label selector selects.
+async fn hint_labelled<K: Object, C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    labels: &str,
+) -> Result<(), Error> {
+    let mut pages = Pages::<_, K>::new(ports.cluster, None, Selector::Labels(labels));
     while let Some(page) = pages.next().await? {
-        for stack in page {
-            let program = stack.spec.program_ref.as_ref().map(|program| (stack.namespace(), program.name.clone()));
-            if (applied(stack.labels()) || program.is_some_and(|program| programs.contains(&program)))
-                && let Some(next) = hint.next(key(hint, &stack))
-            {
+        for object in page {
+            if let Some(next) = hint.next(key(hint, &object)) {
                 ports.queues.hint(&next, 0).await?;
             }
         }
@@ -43,14 +46,25 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
+/// Returns whether a text can be the value of a label.
+fn is_label(text: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && is_end(bytes.first())
+        && is_end(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
 /// Requests a fetch for the Stacks that follow the ref of a push, except for those that have the commit. The fetcher hints each
-/// Stack after it has polled git.
+/// Stack after it has polled git. A Stack without a status is not found; its first reconciliation requests a fetch anyway.
 pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
 ) -> Result<(), Error> {
     let labels = ports.cluster.watch_labels().await?;
-    let mut pages = Pages::<_, Stack>::new(ports.cluster, None, None);
+    let repository = term("status.driftless.repository", &hint.object.name);
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, None, Selector::Fields(&repository));
     while let Some(page) = pages.next().await? {
         for stack in page {
             fetch_if_pushed(ports, hint, &labels, &stack).await?;
@@ -90,6 +104,8 @@ async fn fetch_if_pushed<C: Cluster, O: Objects, Q: Queues>(
     carry_out::ask(ports, hint, source, &deduplication).await
 }
 
-fn key(hint: &Hint, stack: &Stack) -> ObjectKey {
-    ObjectKey { namespace: stack.namespace().unwrap_or_default(), ..stack_key(&hint.object, &stack.name_any()) }
+fn key<K: Object>(hint: &Hint, object: &K) -> ObjectKey {
+    let (api_version, kind) = (K::api_version(&()), K::kind(&()));
+    let namespace = object.namespace().unwrap_or_default();
+    ObjectKey { namespace, ..hint.object.sibling(&api_version, &kind, &object.name_any()) }
 }

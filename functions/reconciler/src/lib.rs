@@ -22,7 +22,7 @@ use driftless_core::{
     run::{Need, RunFacts, UpdateEffect, plan_update},
     violations,
 };
-use driftless_kubernetes::{Cluster, Pages, Watch};
+use driftless_kubernetes::{Cluster, Pages, Selector, Watch, term};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -137,7 +137,7 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
         _ if !ports.settings.watch().is_ours(ports.cluster, &hint.object.namespace).await? => Ok(()),
         ("pulumi.com", "Stack") => look(ports, hint, now).await,
         ("pulumi.com", "Program") => {
-            reconcile_of_source(ports, hint, &format!("spec.programRef.name={}", hint.object.name), now).await
+            reconcile_of_source(ports, hint, &term("spec.programRef.name", &hint.object.name), now).await
         }
         ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
         _ => hint_of_source(ports, hint, now).await,
@@ -182,7 +182,7 @@ async fn reconcile_of_source<C: Cluster, O: Objects, Q: Queues>(
     field_selector: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let mut pages = Pages::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
+    let mut pages = Pages::new(ports.cluster, Some(&hint.object.namespace), Selector::Fields(field_selector));
     let Some(mut first) = pages.next().await? else { return Ok(()) };
     if first.len() > 1 || pages.has_next() {
         return hint_pages(ports, hint, first, pages).await;
@@ -236,7 +236,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
             return Ok(());
         }
     }
-    reconcile_of_source(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name), now).await
+    reconcile_of_source(ports, hint, &term("spec.fluxSource.sourceRef.name", &hint.object.name), now).await
 }
 
 /// Handles an Update that changed or is due.

@@ -6,7 +6,7 @@ use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys};
 use driftless_core::{Operation, run::WaitReason};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, admissions};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
@@ -110,7 +110,7 @@ async fn claimants<C: Cluster, O, Q, T>(
     // Any user may have written the status, but it only leads to a reconciliation.
     let selector = format!("status.driftless.waitingReason={}", WaitReason::StackClaimed);
     for namespace in &namespaces {
-        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Some(&selector));
+        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Selector::Fields(&selector));
         loop {
             match pages.next().await {
                 Ok(Some(page)) => waiting.extend(page.iter().filter(|update| !update.is_complete()).map(rank)),

@@ -13,7 +13,7 @@ pub async fn attend<Q: Queues, T: Tasks>(tasks: &T, queues: &Q, settings: Settin
     let (mut sent, mut from) = (0, None);
     loop {
         let TaskPage { arns, next } = tasks.live(from.as_deref()).await?;
-        let due = arns.into_iter().filter(|arn| its_turn(arn, settings.period_seconds, settings.tick_seconds, now));
+        let due = arns.into_iter().filter(|arn| its_turn(arn, settings.period_seconds, settings.tick_seconds, 1, now));
         let hints: Vec<_> = due.map(|task| TaskHint { version: VERSION, task }).collect();
         for hints in hints.chunks(BATCH) {
             try_join_all(hints.iter().map(|hint| queues.task(hint))).await?;

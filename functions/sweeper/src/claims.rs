@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use driftless_api::names;
 use driftless_aws::Queues;
 use driftless_contract::{ObjectKey, RunHint};
-use driftless_kubernetes::{Cluster, Pages};
+use driftless_kubernetes::{Cluster, Pages, Selector};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
@@ -25,7 +25,7 @@ pub(crate) async fn hint_lost<C: Cluster, Q: Queues>(
     now: Timestamp,
 ) -> Result<usize, Error> {
     let mut sent = 0;
-    let mut pages = Pages::<_, Lease>::new(cluster, Some(system_namespace), None);
+    let mut pages = Pages::<_, Lease>::new(cluster, Some(system_namespace), Selector::All);
     while let Some(page) = pages.next().await? {
         let lost = page.iter().filter_map(|lease| holder(lease, now)).filter(|(uid, ..)| !unfinished.contains(*uid));
         for (uid, namespace, update) in lost {

@@ -3,28 +3,24 @@
 
 mod attend;
 mod claims;
+mod pass;
+mod sweep;
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 pub use attend::attend;
-use driftless_api::{Stack, Update, Workspace, WorkspaceStatus};
 use driftless_aws::{BATCH, Objects, Queues};
-use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
-use driftless_core::{Retention, Stack as CoreStack, due, its_turn};
-use driftless_kubernetes::{Cluster, Object, Page, Watch};
+use driftless_contract::{FetchRequest, Hint, VERSION, keys};
+use driftless_core::{Retention, its_turn};
+use driftless_kubernetes::Watch;
 use futures::future::join_all;
-use jiff::Timestamp;
-use kube::{Resource, ResourceExt as _};
+use jiff::{SignedDuration, Timestamp};
+pub use pass::Cursor;
+use pass::MAX_PAGES;
+pub use sweep::{Swept, sweep};
 
 /// The maximum number of batches of hints in flight: those of a page on which every object is due take five round trips.
 const BATCHES_AT_ONCE: usize = 10;
-
-/// The maximum number of pages of a list, of 500 objects each where they are small: an API server that never ends a list ends the
-/// sweep.
-const MAX_PAGES: usize = 1000;
 
 /// The sources are collected in this many parts, so that the fetcher never gets all requests at once.
 const PARTS: i64 = 24;
@@ -50,6 +46,12 @@ impl Settings<'_> {
     /// The period of hints for a live run, in seconds: short enough to renew its tokens, and to find an end whose event was lost.
     fn live_seconds(&self) -> i64 {
         (self.period_seconds / 2).min(self.token_seconds / 8)
+    }
+
+    /// The time from which a sweep that began at `tick` reads no further page, so that it ends before the next tick.
+    #[must_use]
+    pub fn late(&self, tick: Timestamp) -> Timestamp {
+        tick + SignedDuration::from_secs(self.tick_seconds * 3 / 4)
     }
 }
 
@@ -82,121 +84,6 @@ pub async fn each_within<'a>(
         swept.unwrap_or(Err(Error::TooSlow(limit.as_secs()))).err().map(|error| (name, error))
     };
     join_all(clusters.iter().map(|name| within(name))).await.into_iter().flatten().collect()
-}
-
-/// What a sweep found and did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// The Stacks in the namespaces of the filter.
-    pub stacks: usize,
-    /// Driftless's Updates that are not complete and have no task, by their status.
-    pub waiting: usize,
-    /// Driftless's Updates that are not complete and have a task.
-    pub running: usize,
-    /// The number of hints sent.
-    pub hints: usize,
-}
-
-/// Hints what is due in a cluster, in the namespaces of the filter. In other namespaces only Driftless's own Updates: a run that
-/// started before its namespace left the filter is supervised to its end.
-///
-/// Memory is bounded by a page of objects and the uids of incomplete Updates. What is due on a page is hinted before the next
-/// page is read, so an interrupted sweep has done a part of its work. A failed list of a kind, or failed hints of a page, stop no
-/// other hints, and are the sweep's error at the end. The next sweep starts anew in any case, and a hint that is sent twice does
-/// no harm.
-///
-/// A sweep may take longer than a tick: the next one runs beside it. Because `now` is the same for all pages, each sweep checks
-/// every object for a turn at its own tick. The time limit of the function must suffice for one whole list: `make bench` shows
-/// how much of it 10,000 Stacks take.
-pub async fn sweep<C: Cluster, Q: Queues>(
-    name: &str,
-    cluster: &C,
-    queues: &Q,
-    settings: Settings<'_>,
-    now: Timestamp,
-) -> Result<Swept, Error> {
-    let labels = cluster.watch_labels().await?;
-    let is_ours = |namespace: Option<&String>| namespace.is_some_and(|name| settings.watch.is_ours_by(&labels, name));
-    let mut swept = Swept::default();
-    // First, because an interrupted sweep may leave idle Stacks to the next one, but no run.
-    let mut unfinished = HashSet::new();
-    let updates = hint_each(name, cluster, queues, |update: &Update| {
-        let facts = update.facts(settings.watch.system_namespace, now);
-        if !facts.is_complete() || facts.finalizer {
-            unfinished.extend(update.uid());
-        }
-        if !is_ours(update.metadata.namespace.as_ref()) && update.spec.driftless.is_none() {
-            return false;
-        }
-        if facts.is_live() {
-            swept.running += 1;
-        } else if !facts.is_complete() {
-            swept.waiting += 1;
-        }
-        let uid = update.metadata.uid.as_deref().unwrap_or_default();
-        facts.is_due(its_turn(uid, settings.live_seconds(), settings.tick_seconds, now), now)
-    })
-    .await;
-    // The claim of an Update that was not listed would seem lost.
-    let claims = match &updates {
-        Ok(_) => claims::hint_lost(name, cluster, queues, settings.watch.system_namespace, &unfinished, now).await,
-        Err(_) => Ok(0),
-    };
-    // Not an error of the sweep, because the next Update that wants such a claim hints its holder too.
-    let claims = claims.unwrap_or_else(|error| {
-        tracing::warn!(cluster = name, %error, "cannot check the claims");
-        0
-    });
-    let stacks = hint_each(name, cluster, queues, |stack: &Stack| {
-        if !is_ours(stack.metadata.namespace.as_ref()) {
-            return false;
-        }
-        swept.stacks += 1;
-        due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
-    })
-    .await;
-    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
-        is_ours(workspace.metadata.namespace.as_ref()) && !is_settled(workspace)
-    })
-    .await;
-    Ok(Swept { hints: stacks? + updates? + workspaces? + claims, ..swept })
-}
-
-/// Hints every object of a kind that is due. Returns the number of hints.
-async fn hint_each<K: Object, C: Cluster, Q: Queues>(
-    name: &str,
-    cluster: &C,
-    queues: &Q,
-    mut wants_look: impl FnMut(&K) -> bool,
-) -> Result<usize, Error> {
-    let (mut sent, mut failed, mut from) = (0, None, None);
-    for _ in 0..MAX_PAGES {
-        let Page { objects, next } = cluster.page::<K>(None, None, from.as_deref()).await?;
-        let due = objects.iter().filter(|object| wants_look(object));
-        let hints: Vec<_> = due.map(|object| Hint::new(key(name, object))).collect();
-        match send(queues, &hints).await {
-            Ok(()) => sent += hints.len(),
-            Err(error) => failed = Some(error),
-        }
-        if next.is_none() {
-            return failed.map_or(Ok(sent), Err);
-        }
-        if next == from {
-            break;
-        }
-        from = next;
-    }
-    Err(Error::Endless(K::plural(&()).into_owned()))
-}
-
-/// Returns whether a Workspace needs no reconciliation: its status is current, or it is being deleted.
-fn is_settled(workspace: &Workspace) -> bool {
-    let metadata = &workspace.metadata;
-    let ready = |status: &WorkspaceStatus| {
-        status.observed_generation == metadata.generation
-            && status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    metadata.deletion_timestamp.is_some() || workspace.status.as_ref().is_some_and(ready)
 }
 
 /// Sends hints, and retries those that were refused once.
@@ -240,7 +127,7 @@ pub async fn collect<O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<usize, Error> {
     let part_seconds = (settings.collect_seconds / PARTS).max(settings.tick_seconds);
-    if !its_turn(name, part_seconds, settings.tick_seconds, now) {
+    if !its_turn(name, part_seconds, settings.tick_seconds, 1, now) {
         return Ok(0);
     }
     let prefix = keys::trees_of_cluster(name);
@@ -258,7 +145,7 @@ pub async fn collect<O: Objects, Q: Queues>(
         for (folder, tree) in keys::stored_trees(listing) {
             if settings.retention.has_expired(tree, now)
                 && let Some(source) = keys::source_of_trees(name, &folder)
-                && its_turn(&source.to_string(), settings.collect_seconds, part_seconds, now)
+                && its_turn(&source.to_string(), settings.collect_seconds, part_seconds, 1, now)
             {
                 sources.insert(source);
             }
@@ -272,19 +159,13 @@ pub async fn collect<O: Objects, Q: Queues>(
     Ok(sources.len())
 }
 
-fn key<K: Resource<DynamicType = ()>>(cluster: &str, object: &K) -> ObjectKey {
-    ObjectKey {
-        cluster: cluster.to_owned(),
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use driftless_contract::ObjectKey;
     use driftless_core::WatchNamespaces;
+    use driftless_kubernetes::Cluster;
     use driftless_testkit::{CLUSTER, Faults, Message, World};
     use jiff::SignedDuration;
     use serde_json::{Value, json};
@@ -299,6 +180,27 @@ mod tests {
         collect_seconds: 86_400,
         retention: Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) },
     };
+
+    /// A sweep of an instance that keeps a cursor, stopped after some pages.
+    async fn sweep_pages(world: &World, cursor: &RefCell<Cursor>, pages: usize) -> Result<Swept, Error> {
+        let left = Cell::new(pages);
+        let is_late = || {
+            left.set(left.get() - 1);
+            left.get() == 0
+        };
+        super::sweep(CLUSTER, world, world, SETTINGS, cursor, is_late, world.now()).await
+    }
+
+    /// A whole sweep.
+    async fn sweep<C: Cluster, Q: Queues>(
+        name: &str,
+        cluster: &C,
+        queues: &Q,
+        settings: Settings<'_>,
+        now: Timestamp,
+    ) -> Result<Swept, Error> {
+        super::sweep(name, cluster, queues, settings, &RefCell::default(), || false, now).await
+    }
 
     fn put(world: &World, name: &str, parts: &[&str]) {
         for part in parts {
@@ -362,12 +264,16 @@ mod tests {
     }
 
     /// The hinted names, in order.
-    fn hinted(world: &World) -> Vec<String> {
+    fn sent(world: &World) -> Vec<String> {
         let names = world.sent().into_iter().map(|message| match message {
             Message::Hint(hint) => hint.object.name,
             other => panic!("{other:?}"),
         });
-        let mut names: Vec<_> = names.collect();
+        names.collect()
+    }
+
+    fn hinted(world: &World) -> Vec<String> {
+        let mut names = sent(world);
         names.sort();
         names
     }
@@ -411,7 +317,40 @@ mod tests {
         let swept = world.drive(sweep(CLUSTER, &world, &world, SETTINGS, world.now())).unwrap().unwrap();
         let expected = ["expired", "new", "stale", "stalled", "stopping", "unfinished", "unreleased"];
         assert_eq!(hinted(&world), expected);
-        assert_eq!(swept, Swept { stacks: 0, waiting: 1, running: 1, hints: 7 });
+        assert_eq!(swept, Swept { stacks: Some(0), waiting: 1, running: 1, hints: 7 });
+    }
+
+    #[test]
+    fn pass_continues_in_the_next_sweep_and_unfinished_updates_come_first_in_each() {
+        let world = World::new(0, Faults::NONE);
+        let names = |range: std::ops::Range<usize>| range.map(|number| format!("s{number:02}")).collect::<Vec<_>>();
+        for name in names(0..20) {
+            world.insert(json!({
+                "apiVersion": "pulumi.com/v1", "kind": "Stack", "spec": { "stack": "dev" },
+                "metadata": { "namespace": "n", "name": name, "uid": name },
+            }));
+        }
+        insert(&world, "Update", "u", json!({}), &json!({}), &json!({}));
+        let ended = json!({ "endTime": world.now().to_string(), "conditions": is_true("Complete", world.now()) });
+        insert(&world, "Update", "v", json!({}), &json!({ "ttlAfterCompleted": "1m" }), &ended);
+        world.advance(SignedDuration::from_mins(2));
+        let cursor = RefCell::default();
+        // Pages have three objects, and no Stack was reconciled yet, so that each is due.
+        for (stacks, count, more) in [(0..9, None, &[][..]), (9..18, None, &[]), (18..20, Some(20), &["v"])] {
+            let before = sent(&world).len();
+            let swept = world.drive(sweep_pages(&world, &cursor, 3)).unwrap().unwrap();
+            let mut expected = names(stacks);
+            expected.extend(more.iter().chain(&["u"]).map(ToString::to_string));
+            expected.sort();
+            let mut now: Vec<_> = sent(&world).into_iter().skip(before).collect();
+            assert_eq!(now.first().map(String::as_str), Some("u"));
+            now.sort();
+            assert_eq!((now, swept.stacks), (expected, count));
+            world.advance(SignedDuration::from_mins(1));
+        }
+        // The next pass begins.
+        let swept = world.drive(sweep_pages(&world, &cursor, 100)).unwrap().unwrap();
+        assert_eq!(swept, Swept { stacks: Some(20), waiting: 1, running: 0, hints: 22 });
     }
 
     #[test]
@@ -439,15 +378,15 @@ mod tests {
         world.advance(SignedDuration::from_mins(2));
         let swept = |settings| world.drive(sweep(CLUSTER, &world, &world, settings, world.now())).unwrap().unwrap();
         world.label_namespace("n", "false");
-        assert_eq!(swept(SETTINGS), Swept { stacks: 0, waiting: 1, running: 0, hints: 1 });
+        assert_eq!(swept(SETTINGS), Swept { stacks: Some(0), waiting: 1, running: 0, hints: 1 });
         assert_eq!(hinted(&world), ["ours"]);
         let watch = Watch { namespaces: WatchNamespaces::Labelled, ..SETTINGS.watch };
         world.label_namespace("n", "");
-        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, 0);
+        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, Some(0));
         let watch = Watch { system_namespace: "n", ..watch };
-        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, 1, "the system's own needs no label");
+        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, Some(1), "the system's own needs no label");
         world.label_namespace("n", "true");
-        assert_eq!(swept(SETTINGS), Swept { stacks: 1, waiting: 2, running: 0, hints: 4 });
+        assert_eq!(swept(SETTINGS), Swept { stacks: Some(1), waiting: 2, running: 0, hints: 4 });
     }
 
     #[test]

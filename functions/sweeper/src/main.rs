@@ -1,6 +1,10 @@
 //! The Lambda function that hints what is due. See the library.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs};
 use driftless_core::Retention;
@@ -12,7 +16,7 @@ use driftless_telemetry::{
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use sweeper::{Settings, Swept, attend, collect, each_within, sweep};
+use sweeper::{Cursor, Settings, Swept, attend, collect, each_within, sweep};
 
 /// Reserved for the end of an invocation.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -37,6 +41,8 @@ async fn main() -> Result<(), Error> {
     let runs = Some(env::required("RUNS_QUEUE_URL")?);
     let queues = Sqs::new(&aws, QueueUrls { hints, sources, runs, ..QueueUrls::default() });
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
+    // The pass over a large cluster continues in the next sweep of this instance.
+    let cursors: BTreeMap<&str, RefCell<Cursor>> = names.iter().map(|name| (name.as_str(), RefCell::default())).collect();
     run(service_fn(async |event: LambdaEvent<Value>| -> Result<(), Error> {
         // One time for the whole tick, however long the clusters take.
         let tick = now();
@@ -45,7 +51,9 @@ async fn main() -> Result<(), Error> {
         let sweep_one = async |name: &str| {
             let begun = now();
             let cluster = clusters.get(name, now()).await?;
-            let swept = sweep(name, &cluster, &queues, settings, tick).await?;
+            let fresh = RefCell::default();
+            let cursor = cursors.get(name).unwrap_or(&fresh);
+            let swept = sweep(name, &cluster, &queues, settings, cursor, || now() >= settings.late(tick), tick).await?;
             let collections = collect(name, &objects, &queues, settings, tick).await?;
             tracing::info!(cluster = name, hints = swept.hints, collections, "swept");
             emit_metrics(name, swept, begun, now());
@@ -66,13 +74,13 @@ async fn main() -> Result<(), Error> {
 }
 
 fn emit_metrics(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
-    let values = [
-        (Metric::Stacks, count(swept.stacks)),
+    let mut values = vec![
         (Metric::UpdatesWaiting, count(swept.waiting)),
         (Metric::UpdatesRunning, count(swept.running)),
         (Metric::SweepHints, count(swept.hints)),
         (Metric::SweepDuration, now.duration_since(begun).as_secs_f64().max(0.0)),
     ];
+    values.extend(swept.stacks.map(|stacks| (Metric::Stacks, count(stacks))));
     metrics::emit(&values, &[("cluster", cluster)], now);
 }
 

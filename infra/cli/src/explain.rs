@@ -222,8 +222,7 @@ fn next(snapshot: &Snapshot, planned: Option<Timestamp>, now: Timestamp) -> Next
     let stack = &snapshot.stack;
     let booked = stack.status.next_look.filter(|at| *at > now);
     let tick = |ticks: i64| Timestamp::from_second((now.as_second() / TICK_SECONDS + ticks) * TICK_SECONDS).ok();
-    // A turn never comes in a period that is longer than time.
-    let is_due = due(stack, i64::MAX, TICK_SECONDS, now);
+    let is_due = due(stack, false, now);
     let (at, why) = match (booked, planned) {
         (Some(at), _) => (Some(at), "when the last reconciliation requeued it, or earlier after an event"),
         (None, _) if is_due => (
@@ -237,7 +236,7 @@ fn next(snapshot: &Snapshot, planned: Option<Timestamp>, now: Timestamp) -> Next
         _ => {
             let turn = (1..=PERIOD_SECONDS / TICK_SECONDS)
                 .filter_map(tick)
-                .find(|at| its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, *at));
+                .find(|at| its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, 1, *at));
             (turn, "its time in the sweep with the default LookPeriodSeconds of 600, or earlier after an event")
         }
     };

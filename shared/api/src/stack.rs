@@ -27,6 +27,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
     selectable = ".spec.programRef.name",
     selectable = ".spec.fluxSource.sourceRef.name",
     selectable = ".status.driftless.waitsFor",
+    selectable = ".status.driftless.repository",
     printcolumn(name = "Stack", type_ = "string", json_path = ".spec.stack", priority = 10),
     printcolumn(name = "Last Update", type_ = "string", json_path = ".status.lastUpdate.state"),
     printcolumn(name = "Age", type_ = "date", json_path = ".status.lastUpdate.lastResyncTime"),
@@ -423,6 +424,8 @@ pub struct DriftlessStackStatus {
     pub operated: Option<bool>,
     /// Whether any run has ever started. Absent if another operator ran the Stack.
     pub ran: Option<bool>,
+    /// The repository of `spec.projectRepo` as `host/path`, a selectable field: a push to the repository finds the Stack by it.
+    pub repository: Option<String>,
     /// Digest of the paths in the annotation `driftless.dev/paths`, in the tree of the last successful run.
     pub scope: Option<String>,
     /// Whether the Stack is suspended.

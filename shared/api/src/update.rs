@@ -27,6 +27,7 @@ use crate::{ObjectReference, ProjectInfo, StackOutputs, json};
         .message(Message::Message("spec is immutable once spec.driftless is set; create another Update".into())),
     selectable = ".spec.workspaceName",
     selectable = ".status.driftless.waitingReason",
+    selectable = ".status.endTime",
     printcolumn(name = "Workspace", type_ = "string", json_path = ".spec.workspaceName"),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type", priority = 10),
     printcolumn(name = "Start Time", type_ = "date", json_path = ".status.startTime", priority = 10),
@@ -153,7 +154,7 @@ pub struct UpdateStatus {
     pub conditions: Vec<Condition>,
     /// Fields that the Pulumi Kubernetes Operator does not have.
     pub driftless: Option<DriftlessUpdateStatus>,
-    /// Time at which the run ended.
+    /// Time at which the run ended, a selectable field.
     #[serde(deserialize_with = "json::lenient")]
     pub end_time: Option<Time>,
     /// Message of the update, or the reason of its failure.

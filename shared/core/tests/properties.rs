@@ -260,7 +260,8 @@ proptest! {
 
     #[test]
     fn sweep_hints_every_stack(snapshot in a_snapshot()) {
-        prop_assert!(due(&snapshot.stack, 1, 1, now()), "it is its turn each second");
+        let turn = its_turn(&snapshot.stack.uid, 1, 1, 1, now());
+        prop_assert!(due(&snapshot.stack, turn, now()), "it is its turn each second");
     }
 
     #[test]

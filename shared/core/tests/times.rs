@@ -32,7 +32,7 @@ fn drift_check_at_the_end_of_the_calendar_breaks_nothing() {
                 stack.drift = Some(DriftSettings { schedule: Some(schedule(text)), remediate: None });
                 stack.status.drift.checked = Some(checked);
                 stack.status.drift.verdict = Some(DriftVerdict::Unknown("no".into()));
-                assert!(due(&stack, 1, 1, now()), "{text}");
+                assert!(due(&stack, true, now()), "{text}");
                 let plan = plan(&snapshot(stack));
                 assert_eq!(condition(&plan), "Ready", "{text}");
             }

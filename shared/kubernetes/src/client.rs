@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResultLayer};
 
 use crate::{
-    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, Object, Page, Result, WATCH,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, Object, Page, Result, Selector, WATCH,
     failure::{Timeout, failed_write, failure, timeout},
     metadata_patch,
 };
@@ -266,16 +266,17 @@ impl Cluster for Client {
         .await
     }
 
-    async fn page<K: Object>(
-        &self,
-        namespace: Option<&str>,
-        field_selector: Option<&str>,
-        from: Option<&str>,
-    ) -> Result<Page<K>> {
+    async fn page<K: Object>(&self, namespace: Option<&str>, selector: Selector<'_>, from: Option<&str>) -> Result<Page<K>> {
         let call = || format!("list {}", K::plural(&()));
         let list = Request::new(K::url_path(&(), namespace));
+        let (fields, labels) = match selector {
+            Selector::All => (None, None),
+            Selector::Fields(fields) => (Some(fields.to_owned()), None),
+            Selector::Labels(labels) => (None, Some(labels.to_owned())),
+        };
         let params = ListParams {
-            field_selector: field_selector.map(Into::into),
+            field_selector: fields,
+            label_selector: labels,
             limit: Some(PAGE),
             continue_token: from.map(Into::into),
             ..ListParams::default()
@@ -512,7 +513,7 @@ mod tests {
 
     /// The names on all pages, or the error.
     async fn names(client: &Client) -> Result<Vec<String>> {
-        let (mut names, mut pages) = (Vec::new(), Pages::<_, ConfigMap>::new(client, Some("n"), None));
+        let (mut names, mut pages) = (Vec::new(), Pages::<_, ConfigMap>::new(client, Some("n"), Selector::All));
         while let Some(page) = pages.next().await? {
             names.extend(page.into_iter().filter_map(|object| object.metadata.name));
         }

@@ -119,6 +119,24 @@ pub struct Endpoint {
     pub certificate_authority: Option<String>,
 }
 
+/// Which objects of a kind a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selector<'a> {
+    /// All.
+    All,
+    /// Those that a field selector such as `spec.programRef.name=x` selects; [`term`] writes one.
+    Fields(&'a str),
+    /// Those that a label selector such as `app=x,tier=y` selects.
+    Labels(&'a str),
+}
+
+/// A term of a field selector, for any value.
+#[must_use]
+pub fn term(field: &str, value: &str) -> String {
+    let escaped = value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+    format!("{field}={escaped}")
+}
+
 /// A page of a list.
 #[derive(Clone, Debug)]
 pub struct Page<K> {
@@ -148,13 +166,12 @@ pub trait Cluster {
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
     /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served or cannot be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
-    /// The first page, or the one at `from`, of the objects of a namespace, or of all, that a field selector such as
-    /// `spec.programRef.name=x` selects. An object that exists the whole time is on one of the pages; one that is created or
-    /// deleted between two of them may be.
+    /// The first page, or the one at `from`, of the selected objects of a namespace, or of all. An object that exists the whole
+    /// time is on one of the pages; one that is created or deleted between two of them may be.
     fn page<K: Object>(
         &self,
         namespace: Option<&str>,
-        field_selector: Option<&str>,
+        selector: Selector<'_>,
         from: Option<&str>,
     ) -> impl Future<Output = Result<Page<K>>>;
     /// The value of the label [`WATCH`] of a Namespace, if it has one; `None` if the Namespace does not exist.

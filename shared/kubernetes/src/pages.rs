@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::{Cluster, Error, Object, Page, Result};
+use crate::{Cluster, Error, Object, Page, Result, Selector};
 
 /// The maximum number of pages in a list. An API server that invents page tokens would otherwise keep a function busy until its
 /// timeout.
@@ -12,7 +12,7 @@ const MAX_PAGES: usize = 1000;
 pub struct Pages<'a, C, K> {
     cluster: &'a C,
     namespace: Option<&'a str>,
-    field_selector: Option<&'a str>,
+    selector: Selector<'a>,
     /// The token of the next page; none before the first.
     from: Option<String>,
     /// How many pages may follow.
@@ -21,9 +21,9 @@ pub struct Pages<'a, C, K> {
 }
 
 impl<'a, C: Cluster, K: Object> Pages<'a, C, K> {
-    /// The objects of a namespace, or of all, that a field selector selects; see [`Cluster::page`].
-    pub fn new(cluster: &'a C, namespace: Option<&'a str>, field_selector: Option<&'a str>) -> Self {
-        Self { cluster, namespace, field_selector, from: None, left: MAX_PAGES, of: PhantomData }
+    /// The selected objects of a namespace, or of all; see [`Cluster::page`].
+    pub fn new(cluster: &'a C, namespace: Option<&'a str>, selector: Selector<'a>) -> Self {
+        Self { cluster, namespace, selector, from: None, left: MAX_PAGES, of: PhantomData }
     }
 
     /// Returns whether pages may follow.
@@ -40,7 +40,7 @@ impl<'a, C: Cluster, K: Object> Pages<'a, C, K> {
         if self.left == 0 {
             return Ok(None);
         }
-        let Page { objects, next } = self.cluster.page(self.namespace, self.field_selector, self.from.as_deref()).await?;
+        let Page { objects, next } = self.cluster.page(self.namespace, self.selector, self.from.as_deref()).await?;
         self.left = if next.is_some() { self.left - 1 } else { 0 };
         if next.is_some() && (next == self.from || self.left == 0) {
             let call = format!("list {}", K::plural(&()));

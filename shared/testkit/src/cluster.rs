@@ -4,7 +4,9 @@ use std::{
 };
 
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Result, WATCH, metadata_patch};
+use driftless_kubernetes::{
+    Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Result, Selector, WATCH, metadata_patch,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -297,16 +299,11 @@ impl Cluster for World {
     }
 
     /// Each page is from the present list, as with a token that expired.
-    async fn page<K: Object>(
-        &self,
-        namespace: Option<&str>,
-        field_selector: Option<&str>,
-        from: Option<&str>,
-    ) -> Result<Page<K>> {
+    async fn page<K: Object>(&self, namespace: Option<&str>, selector: Selector<'_>, from: Option<&str>) -> Result<Page<K>> {
         let (begin_namespace, begin_name) = from.and_then(|from| from.split_once('/')).unwrap_or_default();
         let begin = key::<K>(begin_namespace, begin_name);
         let list = |state: &mut State| {
-            if let Some(field) = unselectable(&begin.kind, field_selector) {
+            if let Some(field) = unselectable(&begin.kind, selector) {
                 let message = format!("field label not supported: {field}");
                 return Err(Error::Permanent { call: format!("list {}", begin.kind), message });
             }
@@ -315,7 +312,7 @@ impl Cluster for World {
                 .range(&begin..)
                 .take_while(|(key, _)| (&key.api_version, &key.kind) == (&begin.api_version, &begin.kind));
             let in_namespace = of_kind.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace));
-            let mut selected = in_namespace.filter(|(_, object)| is_selected(object, field_selector));
+            let mut selected = in_namespace.filter(|(_, object)| is_selected(object, selector));
             Ok(Page {
                 objects: selected.by_ref().take(PAGE).filter_map(|(_, object)| read(object).ok()).collect(),
                 next: selected.next().map(|(key, _)| format!("{}/{}", key.namespace, key.name)),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use driftless_api::crds;
+use driftless_kubernetes::Selector;
 use serde_json::{Map, Value, json};
 
 /// The fields of Driftless's kinds that the API server can select by, each with its kind.
@@ -18,29 +19,51 @@ static SELECTABLE: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
     fields.collect()
 });
 
-/// The terms of a selector `a.b=c,d.e!=f`: field, value, and whether the field must have it.
-fn terms(selector: Option<&str>) -> impl Iterator<Item = (&str, &str, bool)> {
-    selector.into_iter().flat_map(|selector| selector.split(',')).map(|term| {
-        let (field, value) = term.split_once('=').unwrap_or((term, ""));
-        field.strip_suffix('!').map_or((field, value, true), |field| (field, value, false))
-    })
+/// The terms of a selector `a.b=c,d.e!=f`: field or label, value, and whether the object must have it. A backslash escapes the
+/// next character of a value.
+fn terms(selector: &str) -> Vec<(String, String, bool)> {
+    let (mut terms, mut parts, mut characters) = (Vec::new(), [String::new(), String::new()], selector.chars());
+    let mut is_value = false;
+    loop {
+        match characters.next() {
+            Some('\\') => parts[usize::from(is_value)].extend(characters.next()),
+            Some('=') if !is_value => is_value = true,
+            Some(character) if character != ',' => parts[usize::from(is_value)].push(character),
+            end => {
+                let [name, value] = std::mem::take(&mut parts);
+                is_value = false;
+                let unequal = name.strip_suffix('!').map(ToOwned::to_owned);
+                terms.push(unequal.map_or((name, value.clone(), true), |name| (name, value, false)));
+                if end.is_none() {
+                    return terms;
+                }
+            }
+        }
+    }
 }
 
 /// A field of a selector that the kind does not support.
-pub(crate) fn unselectable<'a>(kind: &str, selector: Option<&'a str>) -> Option<&'a str> {
+pub(crate) fn unselectable(kind: &str, selector: Selector<'_>) -> Option<String> {
+    let Selector::Fields(selector) = selector else { return None };
     let is_selectable = |field: &str| {
         ["metadata.name", "metadata.namespace"].contains(&field) || SELECTABLE.contains(&(kind.to_owned(), field.to_owned()))
     };
-    terms(selector).map(|(field, ..)| field).find(|field| !is_selectable(field))
+    terms(selector).into_iter().map(|(field, ..)| field).find(|field| !is_selectable(field))
 }
 
-/// An absent field counts as empty.
-pub(crate) fn is_selected(object: &Value, selector: Option<&str>) -> bool {
-    terms(selector).all(|(field, value, equal)| {
-        let found = object.pointer(&format!("/{}", field.replace('.', "/")));
-        let found = found.map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), Into::into));
-        (found == value) == equal
-    })
+/// An absent field counts as empty; an absent label has no value.
+pub(crate) fn is_selected(object: &Value, selector: Selector<'_>) -> bool {
+    match selector {
+        Selector::All => true,
+        Selector::Fields(fields) => terms(fields).into_iter().all(|(field, value, equal)| {
+            let found = object.pointer(&format!("/{}", field.replace('.', "/")));
+            let found = found.map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), Into::into));
+            (found == value) == equal
+        }),
+        Selector::Labels(labels) => terms(labels)
+            .into_iter()
+            .all(|(label, value, equal)| (object["metadata"]["labels"][label].as_str() == Some(&value)) == equal),
+    }
 }
 
 /// Removes the fields that were applied before and are not now, unless another client has changed them.

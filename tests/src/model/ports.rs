@@ -14,7 +14,7 @@ use std::{
 use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, RunMessage, TaskHint, keys};
 use driftless_core::TaskShape;
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page, Selector};
 use driftless_testkit::{Message, World};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
@@ -258,10 +258,10 @@ impl Cluster for Probe {
     async fn page<K: Object>(
         &self,
         namespace: Option<&str>,
-        selector: Option<&str>,
+        selector: Selector<'_>,
         from: Option<&str>,
     ) -> driftless_kubernetes::Result<Page<K>> {
-        self.about("list", &K::kind(&()), selector.unwrap_or_default(), self.world.page(namespace, selector, from)).await
+        self.about("list", &K::kind(&()), &format!("{selector:?}"), self.world.page(namespace, selector, from)).await
     }
 
     async fn watch_label(&self, namespace: &str) -> driftless_kubernetes::Result<Option<Option<String>>> {

@@ -5,7 +5,7 @@ use std::{iter, rc::Rc};
 use driftless_api::{Stack, Update, finalizer};
 use driftless_contract::{Hint, LaunchHint, ObjectKey, VERSION, keys};
 use driftless_core::{Admissions, Limits, Readiness, Stack as CoreStack};
-use driftless_kubernetes::{Cluster, Object, Pages};
+use driftless_kubernetes::{Cluster, Object, Pages, Selector};
 use driftless_source::{Digest, Manifest, Tree};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -197,6 +197,6 @@ pub(super) fn key(api_version: &str, kind: &str, namespace: &str, name: &str) ->
 
 /// All objects of a kind.
 pub(super) fn list<K: Object>(world: &World) -> Vec<K> {
-    let mut pages = Pages::new(world, None, None);
+    let mut pages = Pages::new(world, None, Selector::All);
     iter::from_fn(|| world.drive(pages.next())?.ok()?).flatten().collect()
 }

@@ -1,6 +1,6 @@
 //! Invocations of the functions.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use driftless_api::PodFields;
 use driftless_contract::{ObjectKey, RunLimits, RunMessage, keys};
@@ -158,7 +158,7 @@ impl Machine {
         self.begin(wire, None, |wire| async move {
             // A failed sweep is followed by the next.
             let swept = async {
-                sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
+                sweeper::sweep(CLUSTER, &wire, &wire, settings, &RefCell::default(), || false, now).await?;
                 sweeper::collect(CLUSTER, &wire, &wire, settings, now).await?;
                 sweeper::attend(&wire, &wire, settings, now).await
             };

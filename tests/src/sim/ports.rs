@@ -11,7 +11,9 @@ use std::{
 use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page};
+use driftless_kubernetes::{
+    Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page, Selector,
+};
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
@@ -166,7 +168,7 @@ impl Cluster for Wire {
     async fn page<K: Object>(
         &self,
         namespace: Option<&str>,
-        selector: Option<&str>,
+        selector: Selector<'_>,
         from: Option<&str>,
     ) -> driftless_kubernetes::Result<Page<K>> {
         if self.is_broken(Breakage::Names) && K::kind(&()) == "Update" && self.function == "fetcher" {

@@ -6,7 +6,7 @@ use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations};
-use driftless_kubernetes::{Cluster, Object, Pages};
+use driftless_kubernetes::{Cluster, Object, Pages, Selector};
 use driftless_testkit::{CLUSTER, World};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -194,7 +194,7 @@ fn is_hostile(update: &Update) -> bool {
 
 /// The objects of a namespace, or of all.
 pub(super) fn list<K: Object>(world: &World, namespace: Option<&str>) -> Vec<K> {
-    let mut pages = Pages::new(world, namespace, None);
+    let mut pages = Pages::new(world, namespace, Selector::All);
     // Calls never fail in a calm world.
     iter::from_fn(|| world.drive(pages.next()).and_then(Result::ok).flatten()).flatten().collect()
 }

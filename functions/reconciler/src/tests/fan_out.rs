@@ -28,14 +28,46 @@ fn stacks_applied_by_flux_are_hinted_in_every_namespace() {
         put(&world, "Stack", "n", "by-its-namesake", &labels(group, "m", "shop"), &plain);
         put(&world, "Stack", "n", "by-another-kind", &labels(other, "n", "shop"), &plain);
         look(&world, key(api_version, kind, "shop"));
-        let hinted = world.sent().into_iter().map(|message| match message {
-            Message::Hint(Hint { object, hops: 1, .. }) if object.kind == "Stack" => {
-                format!("{}/{}", object.namespace, object.name)
-            }
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(hinted.collect::<Vec<_>>(), ["m/applied-elsewhere", "m/both", "m/of-program", "n/applied"], "{kind}");
+        let sent = |after: usize| {
+            let hinted = world.sent().into_iter().skip(after).map(|message| match message {
+                Message::Hint(Hint { object, hops, .. }) if hops > 0 => {
+                    format!("{} {}/{}", object.kind, object.namespace, object.name)
+                }
+                other => panic!("{other:?}"),
+            });
+            hinted.collect::<Vec<_>>()
+        };
+        let expected = ["Program m/app", "Stack m/applied-elsewhere", "Stack m/both", "Stack n/applied"];
+        assert_eq!(sent(0), expected, "{kind}");
+        look(&world, ObjectKey { namespace: "m".into(), ..key("pulumi.com/v1", "Program", "app") });
+        assert_eq!(sent(expected.len()), ["Stack m/both", "Stack m/of-program"], "{kind}");
+        // No label has such a value, so nothing is listed with it.
+        world.forbid("Program");
+        for name in ["shop,a", "shop)", "", "-shop", &"s".repeat(64)] {
+            look(&world, key(api_version, kind, name));
+        }
     }
+}
+
+/// A Stack of a git repository that was reconciled before.
+fn put_git(world: &World, namespace: &str, name: &str, url: &str, more: &Value) {
+    let spec = driftless_api::merge(json!({ "stack": "dev", "projectRepo": url }), more);
+    let status = json!({ "driftless": { "repository": driftless_core::repository(url) } });
+    let metadata = json!({ "namespace": namespace, "name": name, "uid": format!("{namespace}-{name}") });
+    world.insert(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec, "status": status,
+    }));
+}
+
+#[test]
+fn reconciliation_records_the_repository_that_a_push_names() {
+    let world = World::new(0, Faults::NONE);
+    let spec = json!({ "stack": "dev", "projectRepo": "git@Git.example.com:acme/shop.git", "branch": "main" });
+    put(&world, "Stack", "n", "s", &json!({}), &spec);
+    look(&world, key("pulumi.com/v1", "Stack", "s"));
+    let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
+    let recorded = stack.status.unwrap().driftless.unwrap().repository;
+    assert_eq!(recorded.as_deref(), Some("git.example.com/acme/shop"));
 }
 
 /// A push of `commit` to `refs/heads/main`.
@@ -59,10 +91,7 @@ fn fetches(world: &World) -> Vec<String> {
 #[test]
 fn push_requests_fetches_for_the_stacks_that_follow_it() {
     let world = World::new(0, Faults::NONE);
-    let stack = |name: &str, url: &str, more: Value| {
-        let spec = json!({ "stack": "dev", "projectRepo": url });
-        put(&world, "Stack", "n", name, &json!({}), &driftless_api::merge(spec, &more));
-    };
+    let stack = |name: &str, url: &str, more: Value| put_git(&world, "n", name, url, &more);
     let (https, main) = ("https://git.example.com/acme/shop.git", json!({ "branch": "main" }));
     stack("https", https, main.clone());
     stack("ssh", "ssh://git@git.example.com:2222/acme/shop", main.clone());
@@ -75,7 +104,7 @@ fn push_requests_fetches_for_the_stacks_that_follow_it() {
     stack("suspended", https, json!({ "branch": "main", "driftless": { "suspend": true } }));
     stack("two-sources", https, json!({ "branch": "main", "programRef": { "name": "p" } }));
     stack("no-branch", https, json!({}));
-    put(&world, "Stack", "m", "elsewhere", &json!({}), &json!({ "stack": "dev", "projectRepo": https, "branch": "main" }));
+    put_git(&world, "m", "elsewhere", https, &main);
     take(&world, &push(https, "c2"));
     let expected = ["m/elsewhere", "n/head", "n/https", "n/short", "n/ssh"].map(|stack| format!("{CLUSTER}/Stack/{stack}"));
     assert_eq!(fetches(&world), expected);
@@ -85,7 +114,7 @@ fn push_requests_fetches_for_the_stacks_that_follow_it() {
 fn replayed_push_requests_no_fetch() {
     let world = World::new(0, Faults::NONE);
     let url = "https://git.example.com/acme/shop";
-    put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "projectRepo": url, "branch": "main" }));
+    put_git(&world, "n", "s", url, &json!({ "branch": "main" }));
     let source = key("pulumi.com/v1", "Stack", "s");
     let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
     let sources = driftless_core::Stack::from(&stack).spec.sources;
@@ -123,10 +152,7 @@ fn replayed_push_requests_no_fetch() {
 fn a_push_is_fetched_for_the_stacks_of_our_namespaces_alone() {
     let world = World::new(0, Faults::NONE);
     for namespace in ["theirs", "n"] {
-        world.insert(json!({
-            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": namespace, "name": "s" },
-            "spec": { "stack": "dev", "projectRepo": "https://git.example/shop", "branch": "main" },
-        }));
+        put_git(&world, namespace, "s", "https://git.example/shop", &json!({ "branch": "main" }));
     }
     world.label_namespace("theirs", "false");
     let pushed = ObjectKey { namespace: String::new(), ..key("driftless.dev/v1", "Repository", "git.example/shop") };

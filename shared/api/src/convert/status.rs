@@ -41,6 +41,7 @@ impl Stack {
                     .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
                 operated: status.operated,
                 ran: status.ran,
+                repository: self.spec.project_repo.as_deref().and_then(core::repository),
                 scope: status.scope.clone(),
                 suspended: status.suspended.then_some(true),
                 waits_for: status.waits_for.clone(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs::File, io::Read as _};
 use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint};
 use driftless_core::{TaskEnd, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Selector};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -56,6 +56,7 @@ flaws! {
     DeleteAnyVersion delete_of_another_version_is_a_conflict
     GoneIsAnError delete_of_an_object_that_is_gone_is_harmless
     AnyField field_selector_chooses_objects
+    AnyLabel label_selector_chooses_objects
     FirstPageOfCluster list_has_every_object_on_one_page
     TerminatingIsPermanent nothing_is_created_in_a_terminating_namespace
 }
@@ -234,10 +235,14 @@ impl Cluster for Flawed {
     async fn page<K: Object>(
         &self,
         namespace: Option<&str>,
-        field_selector: Option<&str>,
+        selector: Selector<'_>,
         from: Option<&str>,
     ) -> driftless_kubernetes::Result<Page<K>> {
-        let selector = field_selector.filter(|_| !self.has(Flaw::AnyField));
+        let selector = match selector {
+            Selector::Fields(_) if self.has(Flaw::AnyField) => Selector::All,
+            Selector::Labels(_) if self.has(Flaw::AnyLabel) => Selector::All,
+            selector => selector,
+        };
         let mut page = self.world.page(namespace, selector, from).await?;
         page.next = page.next.filter(|_| !self.has(Flaw::FirstPageOfCluster));
         Ok(page)

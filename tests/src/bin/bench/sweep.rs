@@ -19,7 +19,7 @@ use axum::{
 };
 use driftless_api::{Stack, Update, Workspace};
 use driftless_contract::{Document as _, Hint};
-use driftless_core::{Stack as CoreStack, due};
+use driftless_core::{Stack as CoreStack, due, its_turn};
 use driftless_tests::{
     function::{Function, serve},
     world::{
@@ -235,7 +235,7 @@ fn check(stacks: &[CoreStack], calls: &[Vec<Hint>], times: [Timestamp; 2]) -> Re
     let hints = calls.iter().flatten().count();
     ensure!(hinted.len() == hints, "{} objects, and {hints} hints", hinted.len());
     let is_expected = |now| {
-        let due = stacks.iter().filter(|stack| due(stack, PERIOD_SECONDS, TICK_SECONDS, now));
+        let due = stacks.iter().filter(|stack| due(stack, its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, 1, now), now));
         due.map(|stack| (&stack.namespace, &stack.name)).collect::<BTreeSet<_>>() == hinted
     };
     ensure!(times.into_iter().any(is_expected), "{hints} hints of other objects than are due");

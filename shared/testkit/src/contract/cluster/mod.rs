@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Update, UpdateSpec, UpdateStatus};
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Error, Object};
+use driftless_kubernetes::{Cluster, Error, Object, Selector};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, api::core::v1::ConfigMap};
 use kube::{

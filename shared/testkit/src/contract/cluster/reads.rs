@@ -42,7 +42,7 @@ async fn object_that_cannot_be_read_is_unreadable<F: Fixture>(fixture: &F) -> Re
 async fn object_that_may_not_be_read_is_a_permanent_error<F: Fixture>(fixture: &F) -> Result<()> {
     let denied = fixture.denied().await?;
     is_permanent(&denied.get::<Secret>(NAMESPACE, "contract").await)?;
-    is_permanent(&denied.page::<Secret>(Some(NAMESPACE), None, None).await)?;
+    is_permanent(&denied.page::<Secret>(Some(NAMESPACE), Selector::All, None).await)?;
     is_permanent(&denied.get_dynamic(&key("v1", "Secret", "")).await)
 }
 
