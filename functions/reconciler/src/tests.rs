@@ -231,6 +231,31 @@ fn put(world: &World, kind: &str, namespace: &str, name: &str, labels: &Value, s
 }
 
 #[test]
+fn stack_is_deleted_when_its_announced_end_has_come() {
+    let world = World::new(0, Faults::NONE);
+    let at = (world.now() - SignedDuration::from_mins(1)).to_string();
+    world.insert(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "spec": { "stack": "dev", "programRef": { "name": "p" }, "destroyOnFinalize": true },
+        "metadata": {
+            "namespace": "n", "name": "s", "uid": "uid", "finalizers": [names::FINALIZER], "annotations": { names::TTL: "1h" },
+            "creationTimestamp": (world.now() - SignedDuration::from_hours(2)).to_string(),
+        },
+        "status": { "driftless": { "expiry": { "time": at } } },
+    }));
+    let stack = key("pulumi.com/v1", "Stack", "s");
+    let kept: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
+    look(&world, stack.clone());
+    assert_ne!(world.object(&stack).unwrap()["metadata"]["deletionTimestamp"], Value::Null);
+    assert!(world.events().iter().any(|event| event.contains("TTL has ended; Stack deleted")), "{:?}", world.events());
+
+    // An admission policy may refuse it. No message fails.
+    world.forbid("Stack");
+    world.drive(carry_out::delete_expired(&ports(&world), &kept, world.now())).unwrap().unwrap();
+    assert!(world.events().iter().any(|event| event.contains("the API server refused the deletion: ")), "{:?}", world.events());
+}
+
+#[test]
 fn spec_of_the_user_is_kept_with_empty_and_unknown_fields() {
     let world = World::new(0, Faults::NONE);
     let stack = key("pulumi.com/v1", "Stack", "s");

@@ -27,6 +27,9 @@ pub const NEVER: &str = "never";
 /// Annotation of a Stack: with the value `true`, no run of it starts. A live run continues.
 pub const SUSPEND: &str = "driftless.dev/suspend";
 
+/// Annotation of a Stack: how long after its creation it is deleted, such as `72h`, if it has `destroyOnFinalize`.
+pub const TTL: &str = "driftless.dev/ttl";
+
 /// Annotation of a Stack: when its maintenance window opens, as five cron fields such as `0 22 * * 1-5`. Runs that change resources
 /// start within the window only.
 pub const WINDOW_SCHEDULE: &str = "driftless.dev/window-schedule";
