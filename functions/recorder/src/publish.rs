@@ -25,6 +25,9 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    if log::renew(ports, update.as_ref(), &outcome, now).await? {
+        return Ok(());
+    }
     let arn = owner.and_then(|owner| owner.task);
     // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = &arn {
@@ -127,8 +130,10 @@ async fn hand_over<C: Cluster, O, Q: Queues, T>(
 ) -> Result<(), Error> {
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack.
-        let object = if due == Due::Repair { hint.update.clone() } else { stack };
+        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack. One
+        // that is released and asks for a log that is not kept would be hinted without end.
+        let is_repaired = due == Due::Repair && finalizer::is_on(&update);
+        let object = if is_repaired { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
         // It has no Stack that must record it first.

@@ -300,6 +300,7 @@ async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Term
             found.ok_or_else(|| Error::failed(gone))?
         }
     };
+    let update = log::renewed(cluster, update, (terminal.now)(), &mut terminal.note).await?;
     log::print(cluster, update, follow, &mut *terminal.out, &mut *terminal.note).await
 }
 

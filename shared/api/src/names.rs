@@ -58,6 +58,9 @@ pub const ALWAYS: &str = "always";
 /// Label of a drift check's Update, with the value `true`.
 pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
 
+/// Annotation of an Update: when a reader asked for a new link to the log of its ended run, such as `2026-11-26T12:00:00Z`.
+pub const LOG_REQUESTED_AT: &str = "driftless.dev/log-requested-at";
+
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A duration such as `2h`. A Stack sets it in its
 /// `updateTemplate`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";
