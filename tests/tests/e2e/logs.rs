@@ -138,7 +138,9 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
 async fn held(team: &Namespace<'_>, property: &str) -> Result<Update> {
     team.apply(READER).await?;
     team.apply_secret("app", &[("password", CANARY)]).await?;
-    fs::write(team.file(CANARY)?, "")?;
+    let marker = team.file(CANARY)?;
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    fs::write(&marker, "")?;
     let program = team.program("app.txt", "one", &format!("{property}, failWhenExists: '{}'", team.file("${password}")?))?;
     team.apply_program("app", &format!("configuration: {{ password: {{ type: String }} }}\n{program}")).await?;
     let more = "  secretsRef:\n    password: { type: Secret, secret: { name: app, key: password } }\n";
