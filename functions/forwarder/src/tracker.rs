@@ -48,7 +48,7 @@ impl Tracker {
     }
 
     /// The objects to hint after this event. They include a deleted object, because others may wait for its deletion. A Stack's
-    /// Update is hinted only when it is deleted, and a Program not for its status. The first list hints only what the sweep does
+    /// Update is hinted only when it is deleted or a reader asks for its log, and a Program not for its status. The first list hints only what the sweep does
     /// not find, so that a start of the forwarder does not hint a whole cluster at once.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
@@ -81,7 +81,7 @@ impl Tracker {
         self.missing.remove(&place);
         let hashes = [object.asked, if self.kind == Kind::Program { 0 } else { object.shown }];
         let before = self.hashes.insert(place.clone(), hashes);
-        let is_known = before == Some(hashes) || self.is_run_of_stack(object) && !object.deleting;
+        let is_known = before == Some(hashes) || self.is_run_of_stack(object) && !object.deleting && !object.asks_for_log;
         (!is_known).then_some(place)
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn update_of_a_stack_is_hinted_when_it_is_deleted() {
+    fn update_of_a_stack_is_hinted_when_it_is_deleted_or_its_log_requested() {
         let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "1" });
         let of_stack = |changes: Value| {
             let mut changes = changes;
@@ -170,6 +170,11 @@ mod tests {
         let mut updates = Tracker::new("Update");
         assert!(changed(&mut updates, Event::InitApply(of_stack(json!({})))).is_empty());
         assert!(changed(&mut updates, Event::Apply(of_stack(complete))).is_empty());
+        for at in ["2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z"] {
+            let asks = json!({ "metadata": { "annotations": { "driftless.dev/log-requested-at": at } } });
+            assert_eq!(changed(&mut updates, Event::Apply(of_stack(asks.clone()))), ["u"]);
+            assert!(changed(&mut updates, Event::Apply(of_stack(asks))).is_empty());
+        }
         assert_eq!(changed(&mut updates, Event::Apply(of_stack(deleted.clone()))), ["u"]);
         assert!(changed(&mut updates, Event::Delete(of_stack(deleted))).is_empty());
         assert_eq!(changed(&mut updates, Event::Apply(object("by-hand", json!({})))), ["by-hand"]);

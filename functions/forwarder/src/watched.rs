@@ -30,6 +30,8 @@ pub(crate) struct Watched {
     pub(crate) deleting: bool,
     /// A Stack owns it.
     pub(crate) of_stack: bool,
+    /// A reader asks for a link to its log.
+    pub(crate) asks_for_log: bool,
 }
 
 impl Resource for Watched {
@@ -129,13 +131,15 @@ impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = Parts::deserialize(deserializer)?;
         let [asked, shown] = hashes(&parts);
-        let ObjectMeta { namespace, name, resource_version, deletion_timestamp, owner_references, .. } = parts.metadata;
+        let ObjectMeta { namespace, name, resource_version, deletion_timestamp, owner_references, annotations, .. } =
+            parts.metadata;
         Ok(Self {
             metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() },
             asked,
             shown,
             deleting: deletion_timestamp.is_some(),
             of_stack: owner_references.is_some_and(|owners| owners.iter().any(is_stack)),
+            asks_for_log: annotations.is_some_and(|annotations| annotations.contains_key(names::LOG_REQUESTED_AT)),
         })
     }
 }

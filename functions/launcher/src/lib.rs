@@ -253,7 +253,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 close(ports, &run.folder, &reason, now).await?;
                 break;
             }
-            RunPlan::Publish if !tried && run.is_published(ports, settings).await? => {
+            RunPlan::Publish if !tried && !run.update.asks_for_log(now) && run.is_published(ports, settings).await? => {
                 return hint_completed(ports, settings, hint, &run.update).await;
             }
             RunPlan::Leave | RunPlan::AskAgain { .. } | RunPlan::Conclude(_) | RunPlan::Publish => break,

@@ -116,6 +116,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::Event { event_type, reason, note, revision } => {
                 ports.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), now).await;
             }
+            Effect::DeleteStack => delete_expired(ports, &stack, now).await?,
             Effect::RemoveFinalizer => {
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
                 let id = StackId { namespace: hint.object.namespace.clone(), uid };
@@ -262,6 +263,24 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
         },
         None => Ok(()),
     }
+}
+
+/// Deletes a Stack whose TTL has ended. An admission policy may refuse that, and each requeue leads to another try.
+pub(crate) async fn delete_expired<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &Stack,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let (event_type, note) = match ports.cluster.delete(stack).await {
+        Ok(()) => (EventType::Normal, "TTL has ended; Stack deleted, and its resources are destroyed".to_owned()),
+        Err(KubernetesError::Permanent { message, .. }) => (
+            EventType::Warning,
+            format!("TTL has ended, and the API server refused the deletion: {message}; allow it, or delete the Stack"),
+        ),
+        Err(error) => return Err(error.into()),
+    };
+    ports.cluster.event(stack, event_type, EventReason::TtlExpired, &note, None, now).await;
+    Ok(())
 }
 
 /// Deletes the Workspace of a Stack that keeps none while no run is live.

@@ -76,11 +76,21 @@ struct Said {
     current: bool,
     /// The outcome is in the bucket.
     outcome: bool,
+    /// A reader asked for its log this number of minutes ago.
+    log_asked: Option<i64>,
     ttl: Option<&'static str>,
 }
 
-const RECORDED: Said =
-    Said { complete: true, finalizer: true, of_stack: true, ours: true, current: false, outcome: true, ttl: None };
+const RECORDED: Said = Said {
+    complete: true,
+    finalizer: true,
+    of_stack: true,
+    ours: true,
+    current: false,
+    outcome: true,
+    log_asked: None,
+    ttl: None,
+};
 
 fn world(said: Said) -> World {
     let world = World::new(0, Faults::NONE);
@@ -100,6 +110,9 @@ fn world(said: Said) -> World {
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
         "metadata": {
             "namespace": "n", "name": "u", "uid": "uid",
+            "annotations": said.log_asked.map(|minutes| {
+                json!({ names::LOG_REQUESTED_AT: (world.now() - SignedDuration::from_mins(minutes)).to_string() })
+            }),
             "finalizers": said.finalizer.then_some(names::FINALIZER).into_iter().collect::<Vec<_>>(),
             "ownerReferences": said.of_stack.then_some(owner).into_iter().collect::<Vec<_>>(),
         },
@@ -138,6 +151,22 @@ fn update_status_is_trusted_only_as_history() {
     let released = world(Said { finalizer: false, outcome: false, ..by_hand });
     look(&released, update_key());
     assert_eq!(hinted(&released), (vec![], vec![]), "long ago");
+}
+
+#[test]
+fn request_for_a_log_reaches_the_recorder_for_half_an_hour() {
+    let released = Said { finalizer: false, ..RECORDED };
+    let by_hand = Said { of_stack: false, ours: false, ..released };
+    for (said, passed) in [
+        (Said { log_asked: Some(1), ..released }, true),
+        (Said { log_asked: Some(1), ..by_hand }, true),
+        (Said { log_asked: Some(31), ..released }, false),
+        (released, false),
+    ] {
+        let world = world(said);
+        look(&world, update_key());
+        assert_eq!(hinted(&world).0.len(), usize::from(passed), "{:?}", said.log_asked);
+    }
 }
 
 #[test]
@@ -216,6 +245,31 @@ fn dependents_are_hinted_after_a_crash_at_any_call() {
             return;
         }
     }
+}
+
+#[test]
+fn stack_is_deleted_when_its_announced_end_has_come() {
+    let world = World::new(0, Faults::NONE);
+    let at = (world.now() - SignedDuration::from_mins(1)).to_string();
+    world.insert(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "spec": { "stack": "dev", "programRef": { "name": "p" }, "destroyOnFinalize": true },
+        "metadata": {
+            "namespace": "n", "name": "s", "uid": "uid", "finalizers": [names::FINALIZER], "annotations": { names::TTL: "1h" },
+            "creationTimestamp": (world.now() - SignedDuration::from_hours(2)).to_string(),
+        },
+        "status": { "driftless": { "expiry": { "time": at } } },
+    }));
+    let stack = key("pulumi.com/v1", "Stack", "s");
+    let kept: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
+    look(&world, stack.clone());
+    assert_ne!(world.object(&stack).unwrap()["metadata"]["deletionTimestamp"], Value::Null);
+    assert!(world.events().iter().any(|event| event.contains("TTL has ended; Stack deleted")), "{:?}", world.events());
+
+    // An admission policy may refuse it. No message fails.
+    world.forbid("Stack");
+    world.drive(carry_out::delete_expired(&ports(&world), &kept, world.now())).unwrap().unwrap();
+    assert!(world.events().iter().any(|event| event.contains("the API server refused the deletion: ")), "{:?}", world.events());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, owned, status::RENEWED_WITHIN};
+use crate::{Error, Ports, Settings, owned};
 
 /// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part rewrites it.
 const MAX_LOG: usize = 512 << 10;
@@ -73,6 +73,25 @@ pub(crate) async fn link<C, O: Objects, Q, T>(
     Ok(LogLink::new(link.url, link.expires))
 }
 
+/// Writes a new link to the kept log of a published run into its Update, if a reader asks for it. Returns `false` otherwise. The log is
+/// kept after the run has released everything, so nothing else is left to do.
+pub(crate) async fn renew<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    update: Option<&Update>,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Result<bool, Error> {
+    let kept = keys::log(&outcome.run.update, &outcome.run.uid);
+    let Some(update) = update.filter(|update| update.asks_for_log(now)) else { return Ok(false) };
+    if !ports.objects.exists(&kept).await? {
+        return Ok(false);
+    }
+    let mut update = update.clone();
+    update.set_log_link(link(ports, &kept, now).await?);
+    ports.cluster.replace_status(&update).await?;
+    Ok(true)
+}
+
 /// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the copy,
 /// if the task wrote a log. A recorded link is kept until it is due for renewal.
 pub(crate) async fn keep<C, O: Objects, Q, T>(
@@ -82,7 +101,7 @@ pub(crate) async fn keep<C, O: Objects, Q, T>(
     task: &TaskFolder,
     now: Timestamp,
 ) -> Result<Option<LogLink>, Error> {
-    if update.is_complete() && !update.needs_log_link(RENEWED_WITHIN, now) {
+    if update.is_complete() && !update.needs_log_link(now) {
         return Ok(update.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.clone()));
     }
     let (live, kept) = (task.live_log(), keys::log(&outcome.run.update, &outcome.run.uid));

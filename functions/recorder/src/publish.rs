@@ -23,6 +23,9 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 ) -> Result<(), Error> {
     let is_launch_known = run.facts.launch.is_some();
     let Run { folder, update, owner, task, launch, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    if log::renew(ports, update.as_ref(), &outcome, now).await? {
+        return Ok(());
+    }
     // Another release may have written the record and the outcome.
     let launch = if is_launch_known { launch } else { ports.objects.read_if_valid(&folder.launch()).await? };
     let arn = owner.and_then(|owner| owner.task);
@@ -134,8 +137,10 @@ async fn hand_over<C: Cluster, O, Q: Queues, T>(
 ) -> Result<(), Error> {
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack.
-        let object = if due == Due::Repair { hint.update.clone() } else { stack };
+        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack. One
+        // that is released and asks for a log that is not kept would be hinted without end.
+        let is_repaired = due == Due::Repair && finalizer::is_on(&update);
+        let object = if is_repaired { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
         // It has no Stack that must record it first.

@@ -12,9 +12,6 @@ use crate::{Error, Ports, Settings, log, report};
 /// The maximum length of a step, in bytes, because the tenant's program may have written the progress.
 const MAX_STEP: usize = 1024;
 
-/// A link is renewed when it works for less than this.
-pub(crate) const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(30);
-
 /// Where the log of a recorded run is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
@@ -62,8 +59,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     // The end of the run reports why there is none.
     let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
     let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "cannot copy the log of a run")).ok().flatten();
-    let link =
-        if update.needs_log_link(RENEWED_WITHIN, now) { Some(log::link(ports, &task.live_log(), now).await?) } else { None };
+    let link = if update.needs_log_link(now) { Some(log::link(ports, &task.live_log(), now).await?) } else { None };
     if !update.set_progress(shown, log, link) {
         return Ok(());
     }

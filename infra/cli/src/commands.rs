@@ -199,7 +199,8 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
     };
     let updates = updates(cluster, &stack).await?;
     let shown = &updates[..updates.len().min(last)];
-    let root = tree::of(&stack, source.as_ref(), shown, (terminal.now)());
+    let others = if stack.outputs().is_empty() { Vec::new() } else { cluster.list::<Stack>(Some(namespace), None).await? };
+    let root = tree::of(&stack, source.as_ref(), shown, &others, (terminal.now)());
     terminal.show(&root, output, |root, style, _| {
         let mut text = tree::render(root, style);
         if updates.len() > shown.len() {
@@ -299,6 +300,7 @@ async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Term
             found.ok_or_else(|| Error::failed(gone))?
         }
     };
+    let update = log::renewed(cluster, update, (terminal.now)(), &mut terminal.note).await?;
     log::print(cluster, update, follow, &mut *terminal.out, &mut *terminal.note).await
 }
 

@@ -203,6 +203,7 @@ fn effect(effect: &Effect) -> Option<String> {
         Effect::WakeDependents => "it hints the Stacks that wait for this one".into(),
         Effect::ReclaimWorkspace => "it deletes the Workspace".into(),
         Effect::RequestReconcile { stack, .. } => format!("it requests a run of Stack {stack}"),
+        Effect::DeleteStack => "it deletes the Stack, whose TTL has ended".into(),
         Effect::RemoveFinalizer => "it removes the finalizer, and the Stack is deleted".into(),
     })
 }

@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use driftless_api::{LogLink, Stack, Update, names};
 use http::{Request, StatusCode, Uri, header::RANGE, uri::PathAndQuery};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, Config, ResourceExt as _, client::Body};
+use serde_json::json;
 
 use crate::{Error, Result, cluster::Cluster, render::clean, view};
 
@@ -91,6 +93,36 @@ pub async fn read(cluster: &Cluster, update: &Update, after: Option<&str>) -> Re
 /// The link to the whole log of an Update.
 fn link(update: &Update) -> Option<LogLink> {
     update.status.as_ref()?.driftless.as_ref()?.log_link.clone()
+}
+
+/// How long a new link is awaited.
+const RENEWAL: Duration = Duration::from_secs(30);
+
+/// The Update with a link that works: if that of an ended run has expired, a new one is requested, which needs the right to patch the
+/// Update. A note says what is done, and what follows without a new link.
+pub async fn renewed(cluster: &Cluster, update: Update, now: Timestamp, note: &mut impl FnMut(&str)) -> Result<Update> {
+    let works = |update: &Update| link(update).and_then(|link| link.expires).is_some_and(|expires| expires.0 > now);
+    if !update.is_complete() || link(&update).is_none() || works(&update) {
+        return Ok(update);
+    }
+    let name = update.name_any();
+    let patch = json!({ "metadata": { "annotations": { names::LOG_REQUESTED_AT: now.to_string() } } });
+    if let Err(error) = cluster.patch::<Update>(&name, &patch).await {
+        note(&format!("link to the log has expired; no new one can be requested, and the last 512 KiB are shown: {error}"));
+        return Ok(update);
+    }
+    note(&format!("link to the log has expired; requested a new one by the annotation {}", names::LOG_REQUESTED_AT));
+    let end = tokio::time::Instant::now() + RENEWAL;
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(PERIOD).await;
+        match cluster.find::<Update>(&cluster.namespace, &name).await? {
+            Some(found) if works(&found) => return Ok(found),
+            Some(_) => {}
+            None => return Ok(update),
+        }
+    }
+    note(&format!("no new link after {}s; the last 512 KiB are shown", RENEWAL.as_secs()));
+    Ok(update)
 }
 
 /// The next whole lines of the log behind a link, from this byte on; empty if there is no more. The link is the only credential.

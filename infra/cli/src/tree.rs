@@ -1,6 +1,8 @@
-//! `tree`: a Stack with its source, its Updates, their tasks and what these changed.
+//! `tree`: a Stack with its source, its Updates, their tasks and what these changed, and the readers of its outputs.
 
-use driftless_api::{Stack, Update, UpdateStep};
+use std::slice;
+
+use driftless_api::{Stack, StackOutputs, Update, UpdateStep};
 use driftless_core::{SourceState, Stack as CoreStack};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -31,9 +33,10 @@ impl Node {
     }
 }
 
-/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the user may not read it.
+/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the user may not read it. `others` are the
+/// Stacks of its namespace that may read its outputs.
 #[must_use]
-pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], now: Timestamp) -> Node {
+pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], others: &[Stack], now: Timestamp) -> Node {
     let core = CoreStack::from(stack);
     let (tone, state, message) = view::state(&core);
     let detail = if message.is_empty() { state } else { format!("{state}: {message}") };
@@ -60,7 +63,20 @@ pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], now: 
     if root.children.is_empty() {
         root.children = revisions(&core, updates, now);
     }
+    root.children.extend(stack.outputs().iter().map(|object| outputs(object, others)));
     root
+}
+
+/// An object that receives outputs, and the Stacks that read it.
+fn outputs(object: &StackOutputs, others: &[Stack]) -> Node {
+    let readers = others.iter().filter(|other| other.reads(slice::from_ref(object))).map(|reader| {
+        let (tone, state, _) = view::state(&CoreStack::from(reader));
+        Node::new(format!("Stack {}", reader.name_any()), tone, format!("reads it, {state}"))
+    });
+    let mut node = Node::new(format!("{:?} {}", object.kind, object.name), Tone::Plain, "");
+    node.children = readers.collect();
+    node.detail = if node.children.is_empty() { "receives outputs; no Stack reads it" } else { "receives outputs" }.into();
+    node
 }
 
 /// The revisions that Updates run, the newest first, each with its Updates.

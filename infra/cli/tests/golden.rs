@@ -7,7 +7,7 @@ mod support;
 use std::{fs, path::Path};
 
 use clap::{CommandFactory as _, Parser as _};
-use driftless_api::{Update, facts::Facts as _};
+use driftless_api::{Stack, Update, facts::Facts as _};
 use driftless_cli::{
     Error,
     arguments::Arguments,
@@ -23,6 +23,7 @@ use driftless_cli::{
 };
 use driftless_core::{Operation, SourceState, Stack as CoreStack, run::Standing};
 use kube::ResourceExt as _;
+use serde_json::{Value, json};
 use support::{PREVIEW_LOG, facts_of, now, preview, stack, stacks, update, updates};
 
 const PLAIN: Style = Style { colour: false };
@@ -74,11 +75,24 @@ fn tree_shows_the_source_its_revisions_updates_and_tasks() {
     let web = stack("web");
     let source = support::block_on(support::Team { is_stored: true }.flux("", "", "", "shop"));
     let driftless_api::facts::Found::Object(source) = source else { unreachable!("the source exists") };
-    let root = tree::of(&web, Some(&SourceState::from(&*source)), &view::updates_of(&web, updates()), now());
+    let root = tree::of(&web, Some(&SourceState::from(&*source)), &view::updates_of(&web, updates()), &[], now());
     golden("tree", &tree::render(&root, PLAIN));
     let shop = stack("shop");
-    let root = tree::of(&shop, None, &view::updates_of(&shop, updates()), now());
+    let root = tree::of(&shop, None, &view::updates_of(&shop, updates()), &[], now());
     golden("tree-unreadable-source", &tree::render(&root, PLAIN));
+
+    let with = |name: &str, spec: Value| {
+        let mut object = json!(stack(name));
+        for (field, value) in spec.as_object().unwrap() {
+            object["spec"][field] = value.clone();
+        }
+        serde_json::from_value::<Stack>(object).unwrap()
+    };
+    let objects = json!([{ "kind": "Secret", "name": "shop-login" }, { "kind": "ConfigMap", "name": "shop-net" }]);
+    let shop = with("shop", json!({ "driftless": { "outputs": objects } }));
+    let reads = json!({ "PASSWORD": { "type": "Secret", "secret": { "name": "shop-login", "key": "password" } } });
+    let others = [with("web", json!({ "envRefs": reads })), with("api", json!({ "envSecrets": ["shop-login"] })), stack("old")];
+    golden("tree-outputs", &tree::render(&tree::of(&shop, None, &[], &others, now()), PLAIN));
 }
 
 fn difference(name: &str, updates: &[Update], log: &str) -> diff::Diff {
@@ -277,7 +291,7 @@ fn status_of_a_tenant_does_nothing_to_the_terminal() {
     condition.message = "\u{1b}]0;title\u{7}\u{1b}[2Jgone".into();
     let snapshot = facts_of(CoreStack::from(&hostile), false);
     let explanation = explain::stack(&snapshot, vec![Unknown::Tree], None, now());
-    let shown = explain::render(&explanation, PLAIN, now()) + &tree::render(&tree::of(&hostile, None, &[], now()), PLAIN);
+    let shown = explain::render(&explanation, PLAIN, now()) + &tree::render(&tree::of(&hostile, None, &[], &[], now()), PLAIN);
     assert!(shown.contains("gone") && !shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
 }
 

@@ -56,6 +56,15 @@ fn states() -> Vec<(&'static str, CoreStack)> {
         (StackReason::UpdateConflict.as_str(), failed(0, 5, |object| object["status"]["driftless"]["conflict"] = json!(true))),
         (StackReason::UpdateConflict.as_str(), network(|object| object["status"]["currentUpdate"] = json!({ "name": "web-3" }))),
         (
+            StackReason::Expired.as_str(),
+            network(|object| {
+                object["metadata"]["annotations"] = json!({ "driftless.dev/ttl": "1h" });
+                object["metadata"]["creationTimestamp"] = json!("2026-11-26T08:00:00Z");
+                object["spec"]["destroyOnFinalize"] = json!(true);
+                object["status"]["driftless"]["expiry"] = json!({ "time": "2026-11-26T09:30:00Z" });
+            }),
+        ),
+        (
             StackReason::OutsideWindow.as_str(),
             failed(0, 3600, |object| {
                 object["metadata"]["annotations"] =

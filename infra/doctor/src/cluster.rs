@@ -25,8 +25,9 @@ const FUNCTIONS: [(&str, &str); 5] = [
     ("SweeperRoleArn", "driftless:sweeper"),
 ];
 /// The rights that each part requires, as arguments of `kubectl auth can-i`.
-const RIGHTS: [(&str, &[&str]); 11] = [
+const RIGHTS: [(&str, &[&str]); 12] = [
     ("driftless:reconciler", &["update", "stacks.pulumi.com", "--subresource=status", "--all-namespaces"]),
+    ("driftless:reconciler", &["delete", "stacks.pulumi.com", "--all-namespaces"]),
     ("driftless:reconciler", &["create", "updates.auto.pulumi.com", "--all-namespaces"]),
     ("driftless:reconciler", &["get", "gitrepositories.source.toolkit.fluxcd.io", "--all-namespaces"]),
     ("driftless:fetcher", &["list", "stacks.pulumi.com", "--all-namespaces"]),

@@ -229,7 +229,7 @@ async fn source<F: Facts>(
         (SourceState::Artifact { revision, digest, .. }, _) => {
             let after = match run {
                 RunState::Ended(run, outcome) => {
-                    let (status, _) = observe(&stack.status, run, outcome, now);
+                    let (status, _) = observe(stack, run, outcome, now);
                     CoreStack { status, ..stack.clone() }
                 }
                 RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),

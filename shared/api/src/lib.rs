@@ -47,8 +47,8 @@ pub use shared::{ObjectReference, ProjectInfo, duration};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,
     FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, PlatformFailures, Prerequisite, ProgramReference,
-    Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackOutputs, StackSpec, StackStatus,
-    WorkspaceReclaimPolicy,
+    Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackExpiry, StackOutputs, StackRetries, StackSpec,
+    StackStatus, WorkspaceReclaimPolicy,
 };
 pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,

@@ -27,6 +27,9 @@ pub const NEVER: &str = "never";
 /// Annotation of a Stack: with the value `true`, no run of it starts. A live run continues.
 pub const SUSPEND: &str = "driftless.dev/suspend";
 
+/// Annotation of a Stack: how long after its creation it is deleted, such as `72h`, if it has `destroyOnFinalize`.
+pub const TTL: &str = "driftless.dev/ttl";
+
 /// Annotation of a Stack: when its maintenance window opens, as five cron fields such as `0 22 * * 1-5`. Runs that change resources
 /// start within the window only.
 pub const WINDOW_SCHEDULE: &str = "driftless.dev/window-schedule";
@@ -54,6 +57,9 @@ pub const ALWAYS: &str = "always";
 
 /// Label of a drift check's Update, with the value `true`.
 pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
+
+/// Annotation of an Update: when a reader asked for a new link to the log of its ended run, such as `2026-11-26T12:00:00Z`.
+pub const LOG_REQUESTED_AT: &str = "driftless.dev/log-requested-at";
 
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A duration such as `2h`. A Stack sets it in its
 /// `updateTemplate`.

@@ -147,9 +147,26 @@ pub struct DriftlessStack {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<StackOutputs>,
+    /// Retries of a failed run. Without it, four runs of a generation may fail before the Stack waits for a change.
+    pub retries: Option<StackRetries>,
     /// Start no runs of this Stack; a run in progress continues. The annotation `driftless.dev/suspend` has the same effect and does not
     /// change the spec, so the resumed Stack runs only if something else has changed.
     pub suspend: Option<bool>,
+}
+
+/// Retries of a failed run. A new revision of the source, a change of the spec and a reconciliation request begin a new count. A
+/// destroy is retried until it succeeds, and a failure of the platform is not counted.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StackRetries {
+    /// Seconds before the first retry; each further one waits three times as long, up to `spec.retryMaxBackoffDurationSeconds`. The
+    /// default is 10.
+    #[schemars(range(min = 1, max = 86400))]
+    pub first_backoff_seconds: Option<u32>,
+    /// Number of retries that may follow a failed run.
+    #[schemars(range(min = 0, max = 100))]
+    pub limit: u32,
 }
 
 /// A Secret or `ConfigMap` that receives outputs of a Stack.
@@ -412,6 +429,8 @@ pub struct DriftlessStackStatus {
     pub conflict: Option<bool>,
     /// Details of the condition `Drifted`.
     pub drift: Option<StackDrift>,
+    /// The announced end of the Stack's life.
+    pub expiry: Option<StackExpiry>,
     /// Keyed digest of the values that the last run read from Secrets and `ConfigMap`s.
     pub inputs: Option<String>,
     /// Time of the next reconciliation, unless an event causes an earlier one.
@@ -442,6 +461,18 @@ pub struct PlatformFailures {
     pub count: i64,
     /// Whether Pulumi has not run this generation yet.
     pub fresh: bool,
+}
+
+/// The announced end of a Stack with the annotation `driftless.dev/ttl`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StackExpiry {
+    /// What prevents the deletion. Absent if the Stack is deleted at `time`.
+    pub blocked: Option<String>,
+    /// Time at which the Stack is deleted or its TTL ends.
+    #[serde(deserialize_with = "json::lenient")]
+    pub time: Option<Time>,
 }
 
 /// The drift of a Stack.

@@ -1,14 +1,14 @@
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::CustomResource;
+use kube::{CustomResource, ResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{ObjectReference, ProjectInfo, StackOutputs, json};
+use crate::{ObjectReference, ProjectInfo, StackOutputs, json, names};
 
 /// The `spec` of an Update: one run of Pulumi, which happens at most once.
 #[skip_serializing_none]
@@ -224,6 +224,34 @@ impl LogLink {
     #[must_use]
     pub fn new(url: String, expires: Timestamp) -> Self {
         Self { expires: Some(Time(expires)), url }
+    }
+}
+
+/// A link to a log is renewed when it works for less than this.
+const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(30);
+
+/// A reader's request for a link to a log has an effect for this time, so that each link needs a request.
+const REQUESTED_FOR: SignedDuration = SignedDuration::from_mins(30);
+
+impl Update {
+    /// Returns whether the link to the log is absent, or expires soon.
+    #[must_use]
+    pub fn needs_log_link(&self, now: Timestamp) -> bool {
+        let link = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.as_ref());
+        link.and_then(|link| link.expires.as_ref()).is_none_or(|expires| expires.0 < now + RENEWED_WITHIN)
+    }
+
+    /// Returns whether a reader has asked for a new link to the log of its ended run, and it needs one.
+    #[must_use]
+    pub fn asks_for_log(&self, now: Timestamp) -> bool {
+        let asked = self.annotations().get(names::LOG_REQUESTED_AT).and_then(|at| at.parse::<Timestamp>().ok());
+        let is_recent = asked.is_some_and(|at| now.duration_since(at).abs() < REQUESTED_FOR);
+        is_recent && self.is_complete() && self.needs_log_link(now)
+    }
+
+    /// Sets the link to the log.
+    pub fn set_log_link(&mut self, link: LogLink) {
+        self.status.get_or_insert_default().driftless.get_or_insert_default().log_link = Some(link);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Drift on a Stack, and on the Update of its check; the maintenance window.
+//! Drift on a Stack, and on the Update of its check; the maintenance window; the limited life.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -58,8 +58,30 @@ fn window_holds_runs_that_change_resources_while_it_is_closed() {
 }
 
 #[test]
+fn ttl_counts_from_the_creation_and_knows_what_applies_the_stack() {
+    let flux = |controller: &str| {
+        let label = |part: &str| format!("{controller}.toolkit.fluxcd.io/{part}");
+        json!({ label("name"): "apps", label("namespace"): "flux-system" })
+    };
+    let argo = json!({ names::TTL: "72h", "argocd.argoproj.io/tracking-id": "apps:pulumi.com/Stack:team/app" });
+    for (labels, annotations, applied_by) in [
+        (json!({}), None, None),
+        (flux("kustomize"), None, Some("Kustomization flux-system/apps")),
+        (flux("helm"), None, Some("HelmRelease flux-system/apps")),
+        (json!({}), Some(argo), Some("Application of Argo CD \"apps:pulumi.com/Stack:team/app\"")),
+    ] {
+        let mut stack = stack(&annotations.unwrap_or(json!({ names::TTL: "72h" })));
+        stack.metadata.creation_timestamp = Some(serde_json::from_value(json!("2026-11-23T12:00:00Z")).unwrap());
+        stack.metadata.labels = serde_json::from_value(labels).unwrap();
+        let ttl = CoreStack::from(&stack).ttl.unwrap();
+        assert_eq!((ttl.ends.to_string().as_str(), ttl.applied_by.as_deref()), ("2026-11-26T12:00:00Z", applied_by));
+    }
+}
+
+#[test]
 fn unknown_annotation_value_is_refused_by_name() {
     for (annotations, words) in [
+        (json!({ names::TTL: "3 days" }), r#"annotation driftless.dev/ttl is "3 days"; write a duration of at least 1m"#),
         (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
         (
             json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_TIME_ZONE: "UTC" }),
@@ -94,7 +116,9 @@ fn unknown_annotation_value_is_refused_by_name() {
             r#"annotation driftless.dev/drift-suspend is "yes"; write "true" or "false""#,
         ),
     ] {
-        let refused = CoreStack::from(&stack(&annotations)).spec.refused.unwrap();
+        let mut stack = stack(&annotations);
+        stack.metadata.creation_timestamp = Some(serde_json::from_value(json!("2026-11-23T12:00:00Z")).unwrap());
+        let refused = CoreStack::from(&stack).spec.refused.unwrap();
         assert!(refused.starts_with(words), "{refused}");
     }
 }

@@ -3,8 +3,8 @@
 
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
 use driftless_core::{
-    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Operation, PlatformFailures, Readiness, SourceState,
-    StackReason, StackStatus,
+    CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Operation, PlatformFailures, Readiness,
+    SourceState, StackReason, StackStatus,
 };
 use jiff::Timestamp;
 use kube::core::DynamicObject;
@@ -258,6 +258,7 @@ fn stack_status_round_trips() {
         platform_failures: Some(PlatformFailures { count: 1, fresh: true }),
         waits_for: Some(text()),
         drift: DriftStatus { current: Some(text()), last: Some(text()), checked: Some(at), verdict: Some(DriftVerdict::None) },
+        expiry: Some(Expiry { at, blocked: Some(text()) }),
         suspended: true,
         inputs: Some(text()),
         scope: Some(text()),

@@ -1,9 +1,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate,
-    Operation, Plan, Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync,
-    TreeState, Why, Workspace, check_name, drift,
+    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree,
+    NewUpdate, Operation, Plan, Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
+    StackStatus, Sync, TreeState, Why, Workspace, check_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -12,11 +12,15 @@ use crate::{
     run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
+    ttl::{Life, life},
     validate, workspace,
 };
 
 /// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
 const PREREQUISITE_SECONDS: i64 = 60;
+
+/// The API server may refuse the deletion of a Stack whose TTL has ended: another try comes after this time.
+const DELETION_SECONDS: i64 = 600;
 
 /// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This period repairs the loss of that
 /// hint.
@@ -49,6 +53,8 @@ struct Reconciliation<'a> {
     stack: Stack,
     effects: Vec<Effect>,
     requeue_at: Option<Timestamp>,
+    /// When its TTL requires another reconciliation.
+    ttl_at: Option<Timestamp>,
     /// A hint is expected before the requeue, and the sweep repairs its loss.
     is_answered: bool,
     now: Timestamp,
@@ -61,10 +67,13 @@ impl<'a> Reconciliation<'a> {
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
-        Self { snapshot, stack, effects, requeue_at: None, is_answered: false, now }
+        Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
+        if let Some(at) = self.ttl_at {
+            self.requeue_by(at);
+        }
         let before = &self.snapshot.stack.status;
         // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
         // would requeue.
@@ -138,7 +147,7 @@ impl<'a> Reconciliation<'a> {
                 Some(waiting.clone().unwrap_or_else(|| Readiness::processing("stack is being processed")))
             }
             RunState::Ended(run, outcome) => {
-                let (status, event) = observe(&self.stack.status, run, outcome, self.now);
+                let (status, event) = observe(&self.stack, run, outcome, self.now);
                 self.stack.status = status;
                 self.effects.push(event);
                 if outcome.succeeded {
@@ -158,7 +167,12 @@ impl<'a> Reconciliation<'a> {
             return Readiness::Ready;
         }
         if self.stack.suspended {
+            // The end of a Stack that is resumed is announced again.
+            self.stack.status.expiry = None;
             return self.suspended();
+        }
+        if let Some(readiness) = self.expire() {
+            return readiness;
         }
         // Not earlier: while a run is live, or none may start, a request causes no fetch.
         self.stack.status.observed_reconcile_request.clone_from(&self.stack.reconcile_request);
@@ -214,6 +228,33 @@ impl<'a> Reconciliation<'a> {
                 }
             }
         }
+    }
+
+    /// Announces the end of the Stack's life, or ends it. Returns the condition if it ends now.
+    fn expire(&mut self) -> Option<Readiness> {
+        let ttl = self.snapshot.stack.ttl.as_ref().filter(|_| !self.stack.deleting);
+        let life = ttl.map(|ttl| life(&self.snapshot.stack, ttl, self.now));
+        self.stack.status.expiry = None;
+        match life? {
+            Life::Goes(until) => self.ttl_at = Some(until),
+            Life::Announced(expiry) => {
+                self.ttl_at = Some(expiry.at).filter(|_| expiry.blocked.is_none());
+                self.stack.status.expiry = Some(expiry);
+            }
+            Life::Announce(expiry) => {
+                self.ttl_at = Some(expiry.at).filter(|_| expiry.blocked.is_none());
+                self.effects.push(expiry.warning());
+                self.stack.status.expiry = Some(expiry);
+            }
+            Life::Ended(at) => {
+                self.effects.push(Effect::DeleteStack);
+                self.requeue_at = Some(self.in_seconds(DELETION_SECONDS));
+                let message = format!("TTL ended at {}; Stack is being deleted", at.strftime("%FT%TZ"));
+                self.stack.status.expiry = Some(Expiry { at, blocked: None });
+                return Some(Readiness::Reconciling { reason: StackReason::Expired, message });
+            }
+        }
+        None
     }
 
     /// The source is available and no run is wanted now.
@@ -388,10 +429,17 @@ impl<'a> Reconciliation<'a> {
                 let remedy = "set spec.retryOnUpdateConflict to retry, or change";
                 Readiness::stalled(StackReason::UpdateConflict, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
             }
-            (Retry::GivenUp, _) => Readiness::stalled(
-                StackReason::UpdateFailed,
-                format!("{word} failed {failures} times; not retrying until the spec or source changes"),
-            ),
+            (Retry::GivenUp, _) => {
+                let message = match self.stack.spec.retries {
+                    None => format!("{word} failed {failures} times; not retrying until the spec or source changes"),
+                    Some(retries) => format!(
+                        "{word} failed after {} retries (spec.driftless.retries.limit); not retrying until the spec, the source or \
+                         {RECONCILIATION_REQUEST} changes",
+                        retries.limit
+                    ),
+                };
+                Readiness::stalled(StackReason::UpdateFailed, message)
+            }
             // A destroy is retried without end, but a person should investigate.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
                 let at = self.requeue_at.map_or_else(String::new, |at| format!("; next try at {}", at.strftime("%FT%TZ")));

@@ -31,6 +31,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         check(plan.status.current_update.as_ref() == Some(&run.current), "1: status.currentUpdate does not name the new run");
         let is_closed = stack.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
         check(run.operation == Operation::Preview || !is_closed, "1: a run starts outside the maintenance window");
+        check(!is_used_up(snapshot, plan, run), "1: a failed run is retried beyond spec.driftless.retries");
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
         if let Some(tree) = &run.tree {
             check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
@@ -52,6 +53,14 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         check(
             stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0),
             "4: a run is created before the finalizer",
+        );
+    }
+    if position(|effect| matches!(effect, Effect::DeleteStack)).is_some() {
+        let announced = stack.status.expiry.as_ref().is_some_and(|expiry| expiry.blocked.is_none() && expiry.at <= now);
+        let is_over = announced && stack.ttl.as_ref().is_some_and(|ttl| ttl.ends <= now && ttl.applied_by.is_none());
+        check(
+            is_over && stack.spec.destroy_on_finalize && !stack.suspended && !live && run.is_none(),
+            "4: a Stack is deleted that is not at its announced end",
         );
     }
     let checks = drift_checks(plan);
@@ -106,6 +115,18 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         );
     }
     found
+}
+
+/// Returns whether a run repeats one that failed, although the Stack allows no further retry. A run after a failure of the platform,
+/// and one with changed inputs, is none of these retries.
+fn is_used_up(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate) -> bool {
+    let stack = &snapshot.stack;
+    let (Some(retries), Some(last)) = (stack.spec.retries, &plan.status.last_update) else { return false };
+    let is_retry = (last.generation, &last.reconcile_request, &last.last_attempted_commit)
+        == (run.current.generation, &run.current.reconcile_request, &run.current.commit);
+    let is_counted = plan.status.platform_failures.is_none() && !snapshot.inputs.as_ref().is_some_and(|inputs| inputs.changed);
+    let is_failed = last.state == LastUpdateState::Failed && !stack.deleting;
+    is_failed && is_retry && is_counted && last.failures >= retries.limit
 }
 
 /// The drift checks that a plan creates.

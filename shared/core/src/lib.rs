@@ -35,6 +35,7 @@ mod source;
 mod status;
 mod synced;
 mod task_end;
+mod ttl;
 mod validate;
 mod watch;
 mod window;
@@ -70,6 +71,7 @@ pub use task_end::{
     Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, SELECT_ARCHITECTURE, StopCode,
     TaskEnd,
 };
+pub use ttl::{Expiry, Ttl};
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use window::{InvalidWindow, Window};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, DriftSettings, Readiness, StackStatus, Window, run::UpdateFacts};
+use crate::{Drift, DriftSettings, Readiness, StackStatus, Ttl, Window, run::UpdateFacts};
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +63,8 @@ pub struct Stack {
     pub paths: Option<String>,
     /// No run of it may start.
     pub suspended: bool,
+    /// When its life ends; `None`: not by itself.
+    pub ttl: Option<Ttl>,
     /// When its runs may start; `None`: at any time.
     pub window: Option<Window>,
     /// The settings of its drift checks; `None` without checks.
@@ -123,6 +125,8 @@ pub struct StackSpec {
     pub min_resync_seconds: i64,
     /// The maximum of the back-off, if greater than zero.
     pub retry_max_backoff_duration_seconds: Option<i64>,
+    /// How often a failed run is retried; `None` as in PKO.
+    pub retries: Option<Retries>,
     /// Stacks that must have succeeded before a run starts.
     pub prerequisites: Vec<PrerequisiteRef>,
     /// Destroy before the finalizer is removed.
@@ -148,6 +152,15 @@ pub struct StackSpec {
     pub pod_only: Vec<String>,
     /// The URL of the backend, if it is a path on the disk of a task, which is lost with the task.
     pub task_backend: Option<String>,
+}
+
+/// How often a failed run is retried, and how soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// The number of retries that may follow a failed run of a revision, a generation and a reconciliation request.
+    pub limit: i64,
+    /// The delay before the first retry.
+    pub first_backoff_seconds: Option<i64>,
 }
 
 /// The source that a spec names.

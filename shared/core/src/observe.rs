@@ -1,15 +1,20 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus,
+    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, Stack,
+    StackStatus,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
 #[must_use]
-pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
+pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
+    let status = &stack.status;
     let previous = status.last_update.as_ref();
-    let same_request =
-        previous.filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request);
+    // As in PKO, failures of several revisions are counted together, unless the Stack sets its own limit.
+    let is_retry = |last: &&LastUpdate| last.state == LastUpdateState::Failed && last.last_attempted_commit == run.commit;
+    let same_request = previous
+        .filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request)
+        .filter(|last| stack.spec.retries.is_none() || is_retry(last));
     // A new request ends the count of platform failures, so that a change is tried at once.
     let platform = status.platform_failures.filter(|_| same_request.is_some());
     let fresh = same_request.is_none() || platform.is_some_and(|platform| platform.fresh);

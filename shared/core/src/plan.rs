@@ -64,6 +64,8 @@ pub enum Effect {
         /// The revision of the source that it concerns, if any.
         revision: Option<String>,
     },
+    /// Delete the Stack, whose life has ended, and publish an Event about it.
+    DeleteStack,
     /// Remove Driftless's finalizer from the Stack. Always the last.
     RemoveFinalizer,
 }

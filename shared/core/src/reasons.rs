@@ -56,6 +56,7 @@ macro_rules! reasons {
 reasons! {
     /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
     StackReason {
+        Expired: "The TTL of the Stack has ended, and Driftless deletes it.", "Nothing; if the Stack stays, an Event names the cause.";
         OutsideWindow: "A run is wanted, and the maintenance window is closed.", "Nothing; it starts when the window opens. To start it now, remove the annotations of the window.";
         PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the \
              message; a change of the Stack retries it.";
@@ -105,6 +106,8 @@ reasons! {
         StackUpdateDetected: "A run starts; the note says why.", "Nothing.";
         StackUpdateFailure: "A run failed.", "Correct what the note says.";
         StateNotKept: "The backend is on the disk of the task, so each run creates all resources again.", "Keep the state in an object store, such as `s3://BUCKET`.";
+        TtlEnds: "The TTL of the Stack ends soon; the note says when the Stack is deleted, or what prevents that.", "Nothing; to keep the Stack, raise or remove the annotation `driftless.dev/ttl`.";
+        TtlExpired: "The TTL of the Stack has ended.", "Nothing; if the API server refuses the deletion, do what the note says.";
         UpdateRefused: "The API server refuses the Update or the Workspace of a run.", "Correct the template, the quota or the admission policy that the note names.";
         WorkspaceDeleted: "The Workspace was deleted after the run, as `workspaceReclaimPolicy` says.", "Nothing.";
     }

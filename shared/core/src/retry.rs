@@ -32,33 +32,36 @@ pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
         return Retry::After(platform_cooldown(platform.count));
     }
     let conflict = stack.status.conflict;
-    if stack.deleting || conflict && stack.spec.retry_on_update_conflict {
-        Retry::After(cooldown(&stack.spec, failures))
-    } else if conflict {
-        Retry::Conflict
-    } else if failures >= MAX_FAILURES {
-        Retry::GivenUp
-    } else {
-        Retry::After(cooldown(&stack.spec, failures))
+    let after = Retry::After(cooldown(&stack.spec, failures));
+    if stack.deleting {
+        return after;
+    }
+    match (conflict && !stack.spec.retry_on_update_conflict, stack.spec.retries) {
+        (true, _) => Retry::Conflict,
+        (false, Some(retries)) if failures >= retries.limit => Retry::GivenUp,
+        (false, None) if !conflict && failures >= MAX_FAILURES => Retry::GivenUp,
+        (false, _) => after,
     }
 }
 
-/// The delay between a failure and its retry: 10 s, 30 s, 90 s, up to the spec's maximum. The first is never limited.
+/// The delay between a failure and its retry: 10 s, 30 s, 90 s, up to the spec's maximum, or from the spec's first delay. The
+/// first is never limited.
 #[must_use]
 pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
-    capped(failures, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
+    let first = spec.retries.and_then(|retries| retries.first_backoff_seconds).unwrap_or(FIRST_COOLDOWN_SECONDS);
+    capped(failures, first, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
 }
 
 /// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 5 min, without a limit on the retries.
 #[must_use]
 pub fn platform_cooldown(count: i64) -> SignedDuration {
-    capped(count.saturating_sub(1), MAX_PLATFORM_COOLDOWN_SECONDS)
+    capped(count.saturating_sub(1), FIRST_COOLDOWN_SECONDS, MAX_PLATFORM_COOLDOWN_SECONDS)
 }
 
-fn capped(failures: i64, cap: i64) -> SignedDuration {
+fn capped(failures: i64, first: i64, cap: i64) -> SignedDuration {
     let seconds = match u32::try_from(failures) {
-        Ok(0) | Err(_) => FIRST_COOLDOWN_SECONDS,
-        Ok(failures) => COOLDOWN_FACTOR.saturating_pow(failures).saturating_mul(FIRST_COOLDOWN_SECONDS).min(cap),
+        Ok(0) | Err(_) => first,
+        Ok(failures) => COOLDOWN_FACTOR.saturating_pow(failures).saturating_mul(first).min(cap),
     };
     SignedDuration::from_secs(seconds)
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use driftless_core::{run::UpdateFacts, *};
+use jiff::SignedDuration;
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -26,6 +27,127 @@ fn deleted_stack_is_destroyed_first_with_destroy_on_finalize() {
     let mut done = snapshot(stack);
     done.run = RunState::Ended(run, outcome(true));
     assert_eq!(plan(&done).effects.last(), Some(&Effect::RemoveFinalizer));
+}
+
+/// A Stack that was created 72 hours ago less `left` minutes, and lives for 72 hours.
+fn limited(left: i64, applied_by: Option<&str>) -> Stack {
+    let mut stack = stack_after(last_update(Succeeded, 0, 60));
+    let created = now() - SignedDuration::from_mins(72 * 60 - left);
+    stack.ttl = Some(Ttl::parse("72h", created, applied_by.map(ToOwned::to_owned)).unwrap());
+    stack.spec.destroy_on_finalize = true;
+    stack
+}
+
+/// The notes of the Events about the end of a Stack.
+fn warnings(plan: &Plan) -> Vec<&str> {
+    let of = |effect| match effect {
+        &Effect::Event { reason: EventReason::TtlEnds, ref note, .. } => Some(note.as_str()),
+        _ => None,
+    };
+    plan.effects.iter().filter_map(of).collect()
+}
+
+#[test]
+fn stack_is_deleted_at_its_announced_end() {
+    let day = SignedDuration::from_hours(24);
+    let mut snapshot = snapshot(limited(25 * 60, None));
+    let early = plan(&snapshot);
+    assert_eq!((condition(&early).as_str(), early.effects.len(), &early.status.expiry), ("Ready", 0, &None));
+    assert_eq!(early.requeue_at, Some(now() + SignedDuration::from_hours(1)));
+
+    let warned_at = now() + SignedDuration::from_mins(61);
+    snapshot.stack.status = early.status;
+    let warned = plan_at(&snapshot, warned_at);
+    let ends = "2027-01-16T09:01:00Z";
+    let words = format!(
+        "TTL ends; Stack is deleted at {ends} and its resources are destroyed; raise or remove the annotation driftless.dev/ttl to \
+         keep it"
+    );
+    assert_eq!((condition(&warned).as_str(), warnings(&warned)), ("Ready", vec![words.as_str()]));
+    let at = warned_at + day;
+    assert_eq!((at.to_string().as_str(), warned.requeue_at), (ends, Some(at)));
+    assert_eq!(warned.status.expiry, Some(Expiry { at, blocked: None }));
+
+    // It is warned of once, also while a run is wanted, and is never deleted earlier.
+    snapshot.stack.status = warned.status;
+    let calm = plan_at(&snapshot, warned_at + SignedDuration::from_hours(3));
+    assert_eq!((warnings(&calm), calm.status.expiry.as_ref().map(|expiry| expiry.at)), (vec![], Some(at)));
+    snapshot.stack.generation = 2;
+    assert!(created(&plan_at(&snapshot, at - SignedDuration::from_secs(1))).is_some());
+    let over = plan_at(&snapshot, at);
+    assert_eq!(over.effects, [Effect::DeleteStack]);
+    assert_eq!(condition(&over), format!("Reconciling/Expired: TTL ended at {ends}; Stack is being deleted"));
+
+    // Not while it is suspended or a run is live, and not after the annotation was raised or removed.
+    let kept = |change: fn(&mut Snapshot)| {
+        let mut snapshot = snapshot.clone();
+        change(&mut snapshot);
+        let plan = plan_at(&snapshot, at);
+        assert!(!plan.effects.contains(&Effect::DeleteStack), "{plan:#?}");
+        plan.status.expiry
+    };
+    assert_eq!(kept(|snapshot| snapshot.stack.suspended = true), None, "it is announced again");
+    assert_eq!(kept(|snapshot| snapshot.stack.ttl = None), None);
+    assert_eq!(kept(|snapshot| snapshot.stack.ttl.as_mut().unwrap().ends += SignedDuration::from_hours(72)), None);
+    let live = |snapshot: &mut Snapshot| {
+        snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
+    };
+    assert!(kept(live).is_some());
+    let mut destroyed = snapshot.clone();
+    destroyed.stack.deleting = true;
+    assert_eq!(created(&plan_at(&destroyed, at)).unwrap().operation, Operation::Destroy);
+}
+
+#[test]
+fn stack_whose_ttl_has_passed_is_warned_a_day_before_its_deletion() {
+    let warned = plan(&snapshot(limited(-1000, None)));
+    assert_eq!(warned.status.expiry.as_ref().unwrap().at, now() + SignedDuration::from_hours(24));
+    assert_eq!(warnings(&warned).len(), 1);
+}
+
+#[test]
+fn end_of_a_stack_that_stays_says_what_prevents_its_deletion() {
+    let mut snapshot = snapshot(limited(60, None));
+    snapshot.stack.spec.destroy_on_finalize = false;
+    for (applied_by, words) in [
+        (
+            None,
+            "spec.destroyOnFinalize is not set, so that its resources would remain; set it, or delete the Stack and its resources",
+        ),
+        (
+            Some("Kustomization flux-system/apps"),
+            "Kustomization flux-system/apps applies it and would create it again; remove it from that source, which deletes it if it \
+             prunes",
+        ),
+    ] {
+        snapshot.stack.ttl.as_mut().unwrap().applied_by = applied_by.map(ToOwned::to_owned);
+        let warned = plan(&snapshot);
+        let ends = "TTL ends at 2027-01-15T09:00:00Z; Stack is not deleted then: ";
+        assert_eq!(warnings(&warned), [format!("{ends}{words}")]);
+        snapshot.stack.status = warned.status;
+        for hours in [0, 1, 100] {
+            let after = plan_at(&snapshot, now() + SignedDuration::from_hours(hours));
+            assert_eq!((condition(&after).as_str(), after.effects.as_slice()), ("Ready", &[][..]), "{words}");
+        }
+    }
+    // The cause is gone: the deletion is announced with its own warning.
+    snapshot.stack.ttl.as_mut().unwrap().applied_by = None;
+    snapshot.stack.spec.destroy_on_finalize = true;
+    let later = now() + SignedDuration::from_hours(100);
+    let warned = plan_at(&snapshot, later);
+    assert_eq!(warned.status.expiry, Some(Expiry { at: later + SignedDuration::from_hours(24), blocked: None }));
+}
+
+#[test]
+fn ttl_is_a_duration_within_limits() {
+    for (text, warning) in [("1m", 30), ("2h", 3600), ("72h", 86_400), ("1h 30m", 2700)] {
+        let ttl = Ttl::parse(text, now(), None).unwrap();
+        assert_eq!(ttl.warning.as_secs(), warning, "{text}");
+    }
+    for text in ["", "3", "30s", "-72h", "3 days", "87601h", "soon"] {
+        let words = format!("{text:?}; write a duration of at least 1m and at most 87600h, such as 72h");
+        assert_eq!(Ttl::parse(text, now(), None), Err(words));
+    }
 }
 
 #[test]

@@ -82,6 +82,68 @@ fn new_generation_gets_four_tries_then_waits_for_a_change() {
 }
 
 #[test]
+fn retries_of_a_stack_end_at_its_limit_and_begin_anew() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.retries = Some(Retries { limit: 2, first_backoff_seconds: Some(60) });
+    let mut at = now();
+    let mut fail = |snapshot: &mut Snapshot, run: Run| {
+        let mut waits = Vec::new();
+        loop {
+            snapshot.run = RunState::Ended(run.clone(), outcome(false));
+            let plan = plan_at(snapshot, at);
+            snapshot.stack.status = plan.status.clone();
+            snapshot.run = RunState::None;
+            let Some(look) = plan.requeue_at else { return (waits, condition(&plan)) };
+            waits.push(look.duration_since(at).as_secs());
+            at = look;
+            assert!(created(&plan_at(snapshot, at)).is_some());
+        }
+    };
+    let words = "Stalled/UpdateFailed: up failed after 2 retries (spec.driftless.retries.limit); not retrying until the spec, the \
+                 source or the annotation pulumi.com/reconciliation-request changes";
+    let used_up = (vec![60, 180], words.to_owned());
+    assert_eq!(fail(&mut snapshot, run(Operation::Up)), used_up);
+    assert!(created(&plan_at(&snapshot, now() + SignedDuration::from_hours(48))).is_none());
+
+    let commit = "main@sha1:bbb".to_owned();
+    snapshot.source = Some(SourceState::Artifact { revision: commit.clone(), digest: "sha256:bbb".into(), polled: None });
+    let again = Run { commit: commit.clone(), ..run(Operation::Up) };
+    assert!(created(&plan_at(&snapshot, now() + SignedDuration::from_hours(48))).is_some());
+    assert_eq!(fail(&mut snapshot, again.clone()), used_up, "a new commit");
+    snapshot.stack.reconcile_request = "again".into();
+    let again = Run { reconcile_request: "again".into(), ..again };
+    assert_eq!(fail(&mut snapshot, again.clone()), used_up, "a request");
+    snapshot.stack.generation = 2;
+    let again = Run { generation: 2, ..again };
+    assert_eq!(fail(&mut snapshot, again.clone()), used_up, "a new generation");
+    // A success ends the count.
+    snapshot.run = RunState::Ended(again.clone(), outcome(true));
+    snapshot.stack.status = plan_at(&snapshot, now()).status;
+    assert_eq!(fail(&mut snapshot, again.clone()), used_up, "after a success");
+
+    // Neither failures of the platform nor those of a destroy are limited.
+    snapshot.stack.spec.retries = Some(Retries { limit: 0, first_backoff_seconds: None });
+    snapshot.run = RunState::Ended(again.clone(), platform(false));
+    assert!(condition(&plan(&snapshot)).starts_with("Reconciling/PlatformFailure"));
+    (snapshot.stack.deleting, snapshot.stack.spec.destroy_on_finalize) = (true, true);
+    snapshot.run = RunState::Ended(Run { operation: Operation::Destroy, ..again }, outcome(false));
+    assert!(plan(&snapshot).requeue_at.is_some());
+}
+
+#[test]
+fn retries_of_a_stack_bound_those_of_a_foreign_lock() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.retries = Some(Retries { limit: 1, first_backoff_seconds: None });
+    snapshot.stack.spec.retry_on_update_conflict = true;
+    for expected in ["Reconciling/RetryingAfterFailure", "Stalled/UpdateFailed"] {
+        snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
+        let plan = plan(&snapshot);
+        assert!(condition(&plan).starts_with(expected), "{}", condition(&plan));
+        snapshot.stack.status = plan.status;
+    }
+}
+
+#[test]
 fn failure_count_survives_commits_and_resets_per_generation() {
     let failed = |stack: Stack, run: Run| {
         let mut snapshot = snapshot(stack);

@@ -169,12 +169,14 @@ prop_compose! {
         retry_max_backoff_duration_seconds in option::of(seconds()),
         valid in prop::bool::weighted(0.9),
         (run_program, retry_on_update_conflict, reclaim_workspace) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        retries in option::of((0_i64..4, option::of(1_i64..99))),
     ) -> StackSpec {
         let prerequisites = prerequisite
             .map(|succeeded_within_seconds| PrerequisiteRef { name: "db".into(), succeeded_within_seconds });
         StackSpec {
             stack: if valid { "dev".into() } else { String::new() },
             preview, destroy_on_finalize, run_program, retry_on_update_conflict, reclaim_workspace, continue_resync_on_commit_match, refresh, resync_frequency_seconds,
+            retries: retries.map(|(limit, first_backoff_seconds)| Retries { limit, first_backoff_seconds }),
             retry_max_backoff_duration_seconds, prerequisites: prerequisites.into_iter().collect(), ..stack().spec
         }
     }
@@ -192,10 +194,18 @@ prop_compose! {
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
         (drift, drift_status, check) in (option::of(drift_settings()), drift_status(), a_check_state()),
-        window in option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
+        (window, ttl, expiry) in (
+            option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
+            option::weighted(0.3, (time(), any::<bool>())),
+            option::of((time(), any::<bool>())),
+        ),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, ..stack() };
         stack.window = window.map(support::window);
+        stack.ttl = ttl.map(|(created, is_applied)| {
+            Ttl::parse("2h", created, is_applied.then(|| "Kustomization flux-system/apps".into())).unwrap()
+        });
+        stack.status.expiry = expiry.map(|(at, is_blocked)| Expiry { at, blocked: is_blocked.then(|| "blocked".into()) });
         let check = if drift_status.current.is_some() { check } else { RunState::None };
         stack.status.drift = drift_status;
         stack.status.last_update = last_update;
@@ -272,7 +282,7 @@ proptest! {
         let asked_for = snapshot.stack.reconcile_request != snapshot.stack.status.observed_reconcile_request;
         let retried = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
             if asked_for || now().duration_since(failure.at) >= SignedDuration::from_secs(30));
-        if gone || retried {
+        if gone || retried || plan.effects.contains(&Effect::DeleteStack) {
             return Ok(());
         }
         let again = decide(&after(&snapshot, &plan), now());
@@ -306,9 +316,13 @@ fn check_beside_run(plan: &mut Plan) {
 #[test]
 fn checker_detects_each_broken_invariant() {
     type Break = fn(&mut Snapshot, &mut Plan);
-    let breaks: [(&str, Break); 26] = [
+    let breaks: [(&str, Break); 28] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
+        ("1: a failed run is retried beyond spec.driftless.retries", |snapshot, plan| {
+            snapshot.stack.spec.retries = Some(Retries { limit: 2, first_backoff_seconds: None });
+            plan.status.last_update = Some(last_update(LastUpdateState::Failed, 2, 60));
+        }),
         ("1: two drift checks at once", |_, plan| {
             check_beside_run(plan);
             check_beside_run(plan);
@@ -352,6 +366,7 @@ fn checker_detects_each_broken_invariant() {
             plan.effects.push(Effect::RemoveFinalizer);
         }),
         ("4: an effect follows the removal of the finalizer", |_, plan| plan.effects.insert(0, Effect::RemoveFinalizer)),
+        ("4: a Stack is deleted that is not at its announced end", |_, plan| plan.effects.push(Effect::DeleteStack)),
         ("5: lastUpdate changes without an outcome", |_, plan| {
             plan.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 1));
         }),

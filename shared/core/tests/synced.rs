@@ -96,4 +96,9 @@ fn the_cooldown_triples_up_to_the_cap_and_the_first_is_never_capped() {
     assert_eq!([0, 1].map(|failures| seconds(&spec, failures)), [10, 1]);
     spec.retry_max_backoff_duration_seconds = Some(0);
     assert_eq!(seconds(&spec, 1000), 24 * 60 * 60);
+    spec.retries = Some(Retries { limit: 9, first_backoff_seconds: Some(60) });
+    assert_eq!([0, 1, 2].map(|failures| seconds(&spec, failures)), [60, 180, 540]);
+    spec.retry_max_backoff_duration_seconds = Some(45);
+    assert_eq!([0, 1].map(|failures| seconds(&spec, failures)), [60, 45]);
+    assert_eq!(platform_cooldown(1).as_secs(), 10);
 }

@@ -169,7 +169,8 @@ fn round_trip(status: &core::StackStatus, now: Timestamp) {
 /// The status as Kubernetes stores it.
 fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
     let last = status.last_update.as_mut().and_then(|last| last.last_resync_time.as_mut());
-    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut()].into_iter().flatten() {
+    let expiry = status.expiry.as_mut().map(|expiry| &mut expiry.at);
+    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut(), expiry].into_iter().flatten() {
         let before = i64::from(time.subsec_nanosecond() < 0);
         *time = Timestamp::from_second(time.as_second() - before).expect("it is one already");
     }

@@ -11,7 +11,8 @@ use driftless_tests::{
     scenario::{Handle, Namespace, RUN, Source},
     world::ready,
 };
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt as _, api::DeleteParams};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -183,6 +184,10 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     team.ready_after("app", 1).await?;
     let last = team.updates("app").await?.pop().context("an Update")?.name_any();
     wait(&team, &last, "to be complete, which its Stack does not wait for", Update::is_complete).await?;
+    // The page has the log by the link of the Update then.
+    let maps = Api::<ConfigMap>::namespaced(world.client.clone(), &team.name);
+    maps.delete(&format!("{last}-log"), &DeleteParams::default()).await?;
+    let log = printed(&team, &team.updates("app").await?.pop().context("an Update")?)?;
     let mut page = command(&world, &team.name, &["ui"])?;
     let mut page = page.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
     let lines = BufReader::new(page.stdout.take().context("its output")?).lines();
@@ -204,13 +209,13 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     let run = stack["runs"][0]["name"].as_str().context("a run")?;
     let (_, run) = read(&format!("/api/update?namespace=cli-page&name={run}&after="), cookie).await?;
     let run: Value = serde_json::from_str(&run)?;
-    ensure!(run["complete"] == true && run["log"].as_str().is_some_and(|log| log.contains("Resources:")), "{run}");
+    ensure!(run["complete"] == true && run["log"] == log.as_str() && log.contains("Resources:"), "{run}");
     ensure!(run["resources"].as_array().is_some_and(|found| !found.is_empty()), "{run}");
     for (path, cookie) in [("/", String::new()), ("/api/stacks", format!("driftless-{port}={}", "0".repeat(64)))] {
         let (status, text) = read(path, cookie).await?;
         ensure!(status == 403 && !text.contains("app"), "{path}: {status} {text}");
     }
-    let printed = done(&team, &["diff", "app"]).await?;
-    ensure!(printed.contains("The last update of") && printed.contains("+ create urn:pulumi:"), "{printed}");
+    let diff = done(&team, &["diff", "app"]).await?;
+    ensure!(diff.contains("The last update of") && diff.contains("+ create urn:pulumi:"), "{diff}");
     team.clear().await
 }

@@ -59,6 +59,43 @@ async fn failing_program_is_retried_with_back_off_until_it_succeeds() -> Result<
 }
 
 #[tokio::test]
+async fn retries_end_at_the_limit_of_the_stack_and_begin_anew_with_a_commit() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("retries").await?;
+    let marker = team.file("marker")?;
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    fs::write(&marker, "")?;
+    let fails = format!(", failWhenExists: {marker}");
+    team.apply_program("app", &team.program("app.txt", "one", &fails)?).await?;
+    let refused = team.apply_stack("app", Source::Program("app"), "  driftless: { retries: { limit: 101 } }\n").await;
+    ensure!(
+        refused.is_err_and(|error| format!("{error:#}").contains("spec.driftless.retries.limit")),
+        "101 retries are accepted"
+    );
+    let retries = "  driftless: { retries: { limit: 1, firstBackoffSeconds: 1 } }\n";
+    team.apply_stack("app", Source::Program("app"), retries).await?;
+    let used_up = async |runs: usize| {
+        team.wait("app", "to have used up its retries", |stack| {
+            let words = "up failed after 1 retries (spec.driftless.retries.limit); not retrying until the spec, the source or the \
+                         annotation pulumi.com/reconciliation-request changes";
+            condition(stack).is_some_and(|(_, reason, message)| reason == "UpdateFailed" && message == words)
+        })
+        .await?;
+        ensure!(team.updates("app").await?.len() == runs, "not {runs} runs: {}", team.state()?);
+        Ok(())
+    };
+    used_up(2).await?;
+    team.apply_program("app", &team.program("app.txt", "two", &fails)?).await?;
+    let two = |stack: &Stack| failed(stack).is_some_and(|(_, failures, _)| failures == 0);
+    team.wait("app", "to fail at the next revision", two).await?;
+    used_up(4).await?;
+    fs::remove_file(&marker)?;
+    team.apply_program("app", &team.program("app.txt", "three", &fails)?).await?;
+    team.ready_after("app", 5).await?;
+    team.clear().await
+}
+
+#[tokio::test]
 async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("killed").await?;

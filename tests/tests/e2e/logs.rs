@@ -7,15 +7,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_s3::presigning::PresigningConfig;
 use driftless_api::{LogLink, Update};
 use driftless_tests::{
     scenario::{Handle, Namespace, RUN, Source},
     world::ready,
 };
-use k8s_openapi::api::core::v1::Event;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     time::{sleep, timeout},
@@ -24,7 +28,7 @@ use tokio::{
 use crate::{
     cli::command,
     updates::{ours, wait},
-    world::{s3, shared},
+    world::{keys, s3, shared},
 };
 
 const CANARY: &str = "canary-log-7c1e";
@@ -134,7 +138,9 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
 async fn held(team: &Namespace<'_>, property: &str) -> Result<Update> {
     team.apply(READER).await?;
     team.apply_secret("app", &[("password", CANARY)]).await?;
-    fs::write(team.file(CANARY)?, "")?;
+    let marker = team.file(CANARY)?;
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    fs::write(&marker, "")?;
     let program = team.program("app.txt", "one", &format!("{property}, failWhenExists: '{}'", team.file("${password}")?))?;
     team.apply_program("app", &format!("configuration: {{ password: {{ type: String }} }}\n{program}")).await?;
     let more = "  secretsRef:\n    password: { type: Secret, secret: { name: app, key: password } }\n";
@@ -255,5 +261,93 @@ async fn link_to_a_log_is_for_its_namespace_and_for_one_object_for_an_hour() -> 
     fs::remove_file(team.file(CANARY)?)?;
     team.ready_after("app", 2).await?;
     other.clear().await?;
+    team.clear().await
+}
+
+/// The world's kubeconfig, with the identity of the reader of a namespace.
+fn kubeconfig_of_reader(team: &Namespace<'_>) -> Result<PathBuf> {
+    let mut config: Value = serde_saphyr::from_str(&fs::read_to_string(team.world.get("KUBECONFIG")?)?)?;
+    for user in config["users"].as_array_mut().context("users")? {
+        user["user"]["as"] = json!(format!("system:serviceaccount:{}:reader", team.name));
+    }
+    let path = PathBuf::from(team.file("reader.json")?);
+    fs::create_dir_all(path.parent().context("a folder")?)?;
+    fs::write(&path, serde_json::to_string(&config)?)?;
+    Ok(path)
+}
+
+#[tokio::test]
+async fn expired_link_to_a_log_is_renewed_for_a_reader_who_may_ask() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("logs-renewed").await?;
+    team.apply(READER).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    let name = team.updates("app").await?.pop().context("an Update")?.name_any();
+    let update = wait(&team, &name, "to be complete", Update::is_complete).await?;
+    let whole = printed(&team, &update)?;
+    // As after an hour.
+    let expired = json!({ "logLink": { "expires": "2026-01-01T00:00:00Z", "url": "https://127.0.0.1:1/expired" } });
+    let expired = Patch::Merge(json!({ "status": { "driftless": expired } }));
+    let updates = Api::<Update>::namespaced(world.client.clone(), &team.name);
+    updates.patch_status(&name, &PatchParams::default(), &expired).await?;
+
+    let logs = ["logs", "app"];
+    let mut reader = command(&world, &team.name, &logs)?;
+    let shown = reader.env("KUBECONFIG", kubeconfig_of_reader(&team)?).output().await?;
+    let (text, note) = (String::from_utf8(shown.stdout)?, String::from_utf8(shown.stderr)?);
+    ensure!(shown.status.success() && text == whole, "{text}\n{note}");
+    let refused = ["no new one can be requested, and the last 512 KiB are shown: patch Update", "forbidden", "ask for a Role"];
+    ensure!(refused.iter().all(|words| note.contains(words)), "{note}");
+
+    // Only the link has the log from here on.
+    let maps = Api::<ConfigMap>::namespaced(world.client.clone(), &team.name);
+    maps.delete(&format!("{name}-log"), &DeleteParams::default()).await?;
+    let shown = command(&world, &team.name, &logs)?.output().await?;
+    let (text, note) = (String::from_utf8(shown.stdout)?, String::from_utf8(shown.stderr)?);
+    ensure!(shown.status.success() && text == whole, "{text}\n{note}");
+    assert_eq!(note, "link to the log has expired; requested a new one by the annotation driftless.dev/log-requested-at\n");
+    let renewed = updates.get(&name).await?;
+    assert_eq!(answer(&log_link(&renewed)?.url).await?, (200, whole));
+    ensure!(renewed.status.as_ref().map(|status| &status.conditions) == update.status.as_ref().map(|status| &status.conditions));
+    team.clear().await
+}
+
+#[tokio::test]
+async fn audit_records_say_what_each_run_changed_without_secrets() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("audit").await?;
+    let first = held(&team, "").await?;
+    wait(&team, &first.name_any(), "to be complete", Update::is_complete).await?;
+    fs::remove_file(team.file(CANARY)?)?;
+    team.ready_after("app", 2).await?;
+    let last = team.updates("app").await?.pop().context("an Update")?;
+    wait(&team, &last.name_any(), "to be complete", Update::is_complete).await?;
+
+    let prefix = format!("audit/world/{}/", team.name);
+    let found = keys(&world, &prefix).await?;
+    let s3 = s3(&world, None).await?;
+    let mut records = Vec::new();
+    for key in &found {
+        let object = s3.get_object().bucket(world.get("WORLD_BUCKET")?).key(key).send().await?;
+        let text = String::from_utf8(object.body.collect().await?.to_vec())?;
+        ensure!(!text.contains(CANARY) && !text.contains("X-Amz-"), "{text}");
+        records.push(serde_json::from_str::<Value>(&text)?);
+    }
+    // Their names begin with the time of the end.
+    let [failed, succeeded] = records.as_slice() else { bail!("{found:?}") };
+    let uid = team.stack("app").await?.uid();
+    for (record, update, outcome) in [(failed, &first, "Unknown"), (succeeded, &last, "succeeded")] {
+        let spec = update.spec.driftless.as_ref().context("the spec of a run")?;
+        assert_eq!((record["run"]["uid"].as_str(), record["outcome"].as_str()), (update.uid().as_deref(), Some(outcome)));
+        assert_eq!((record["stack"]["uid"].as_str(), record["operation"].as_str()), (uid.as_deref(), Some("up")));
+        assert_eq!(
+            (record["stackGeneration"].as_i64(), record["commit"].as_str()),
+            (spec.stack_generation, spec.commit.as_deref())
+        );
+        ensure!(record["requestedBy"].as_str().is_some_and(|by| !by.is_empty()) && record["task"].is_string(), "{record:#}");
+    }
+    ensure!(succeeded["changes"]["create"].as_u64() > Some(0), "{succeeded:#}");
     team.clear().await
 }

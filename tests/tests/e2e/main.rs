@@ -39,6 +39,7 @@ mod sources;
 mod spot;
 mod stopped;
 mod tickets;
+mod ttl;
 mod updates;
 mod workspaces;
 mod world;

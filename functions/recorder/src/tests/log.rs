@@ -206,6 +206,52 @@ fn link_to_a_live_log_is_renewed_before_it_expires() {
     assert_eq!(second.1, (world.now() + SignedDuration::from_hours(1)).to_string());
 }
 
+/// Asks for a new link to the log, as a reader of the Update does.
+fn ask(world: &World) {
+    let mut update = update(world);
+    update["metadata"]["annotations"] = json!({ names::LOG_REQUESTED_AT: world.now().to_string() });
+    world.insert(update);
+}
+
+#[test]
+fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
+    let world = running();
+    live_log(&world, "a\n");
+    report(&world, &succeeded(&world));
+    look(&world);
+    let first = link(&world);
+    let status = update(&world)["status"].clone();
+    ask(&world);
+    look(&world);
+    assert_eq!(link(&world), first, "it still works");
+    world.advance(SignedDuration::from_hours(30));
+    ask(&world);
+    live_log(&world, "forged\n");
+    let _: Vec<_> = world.sent();
+    look(&world);
+    let second = link(&world);
+    assert_eq!(second.1, (world.now() + SignedDuration::from_hours(1)).to_string());
+    assert_eq!(world.objects()[&format!("logs/{CLUSTER}/n/uid")], b"a\n");
+    assert!(world.sent().is_empty(), "nothing else is left to do");
+    let mut rest = update(&world)["status"].clone();
+    rest["driftless"]["logLink"] = status["driftless"]["logLink"].clone();
+    assert_eq!(rest, status, "only the link changed");
+
+    // The log is no longer kept: no message follows the Update itself.
+    world.advance(SignedDuration::from_hours(2));
+    ask(&world);
+    for key in [format!("logs/{CLUSTER}/n/uid"), keys::task(ROLE, "t").live_log()] {
+        world.drive(world.delete(&key)).unwrap().unwrap();
+    }
+    let mut released = update(&world);
+    released["metadata"]["finalizers"] = Value::Null;
+    world.insert(released);
+    look(&world);
+    assert_eq!(ours(&world)["logLink"], Value::Null);
+    let loops = world.sent().into_iter().any(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update"));
+    assert!(!loops);
+}
+
 #[test]
 fn whole_log_is_kept_apart_from_its_task_and_linked_once() {
     let world = running();

@@ -478,6 +478,7 @@ impl Update {
             complete_since: complete.map(|condition| condition.last_transition_time.0),
             ttl: self.spec.ttl_after_completed.as_deref().and_then(duration),
             waiting: self.waits_for().and_then(|(reason, _)| reason),
+            asks_for_log: self.asks_for_log(now),
             task: self.status.as_ref().is_some_and(|status| status.driftless.as_ref().is_some_and(|ours| ours.task.is_some())),
         }
     }
@@ -513,13 +514,6 @@ impl Update {
                 });
             },
         )
-    }
-
-    /// Returns whether the link to the log is absent, or expires within this time.
-    #[must_use]
-    pub fn needs_log_link(&self, within: SignedDuration, now: Timestamp) -> bool {
-        let link = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.as_ref());
-        link.and_then(|link| link.expires.as_ref()).is_none_or(|expires| expires.0 < now + within)
     }
 
     /// Sets the progress, and the ConfigMap with the log and the link to it, if there is a new one. Returns `false` if the status

@@ -20,6 +20,7 @@ impl From<&Stack> for core::Stack {
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             suspended: stack.is_suspended(),
+            ttl: ttl(stack).unwrap_or_default(),
             window: window(stack).unwrap_or_default(),
             drift: drift(stack).unwrap_or_default(),
             spec: spec(stack),
@@ -83,7 +84,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
         }
     }
     spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
-    spec.refused = spec.refused.or_else(|| drift(stack).err()).or_else(|| window(stack).err());
+    spec.refused = spec.refused.or_else(|| drift(stack).err()).or_else(|| window(stack).err()).or_else(|| ttl(stack).err());
     spec
 }
 
@@ -101,6 +102,22 @@ fn window(stack: &Stack) -> Result<Option<core::Window>, String> {
         core::InvalidWindow::Opens(why) => format!("annotation {} is {why}", names::WINDOW_SCHEDULE),
         core::InvalidWindow::Length(why) => format!("annotation {} is {why}", names::WINDOW_DURATION),
     })
+}
+
+/// The limited life of a Stack.
+fn ttl(stack: &Stack) -> Result<Option<core::Ttl>, String> {
+    let (Some(text), Some(created)) = (stack.annotations().get(names::TTL), stack.creation_timestamp()) else { return Ok(None) };
+    core::Ttl::parse(text, created.0, applied_by(stack)).map(Some).map_err(|why| format!("annotation {} is {why}", names::TTL))
+}
+
+/// What applied the Stack from a source, by the marks of Flux and Argo CD.
+fn applied_by(stack: &Stack) -> Option<String> {
+    let labels = stack.labels();
+    let by_flux = [("Kustomization", "kustomize"), ("HelmRelease", "helm")].into_iter().find_map(|(kind, controller)| {
+        let label = |part: &str| labels.get(&format!("{controller}.toolkit.fluxcd.io/{part}"));
+        Some(format!("{kind} {}/{}", label("namespace")?, label("name")?))
+    });
+    by_flux.or_else(|| Some(format!("Application of Argo CD {:?}", stack.annotations().get("argocd.argoproj.io/tracking-id")?)))
 }
 
 fn half(set: &str, absent: &str) -> String {
@@ -164,6 +181,10 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         default_resync_seconds: DEFAULT_RESYNC_SECONDS,
         min_resync_seconds: 0,
         retry_max_backoff_duration_seconds: spec.retry_max_backoff_duration_seconds,
+        retries: spec.driftless.as_ref().and_then(|ours| ours.retries.as_ref()).map(|retries| core::Retries {
+            limit: retries.limit.into(),
+            first_backoff_seconds: retries.first_backoff_seconds.map(i64::from),
+        }),
         prerequisites: spec.prerequisites.iter().map(prerequisite).collect(),
         destroy_on_finalize: spec.destroy_on_finalize.unwrap_or_default(),
         run_program: spec.run_program.unwrap_or_default(),

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
     CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, PlatformFailures, ProjectInfo, Stack, StackDrift,
-    StackStatus, names,
+    StackExpiry, StackStatus, names,
 };
 
 const READY: &str = "Ready";
@@ -33,6 +33,10 @@ impl Stack {
             }),
             driftless: Some(DriftlessStackStatus {
                 conflict: status.conflict.then_some(true),
+                expiry: status
+                    .expiry
+                    .as_ref()
+                    .map(|core::Expiry { at, blocked }| StackExpiry { blocked: blocked.clone(), time: Some(Time(*at)) }),
                 drift: Some(stack_drift(&status.drift)).filter(|drift| *drift != StackDrift::default()),
                 inputs: status.inputs.clone(),
                 next_look: status.next_look.map(Time),
@@ -215,6 +219,10 @@ impl From<&StackStatus> for core::StackStatus {
                 .map(|PlatformFailures { count, fresh }| core::PlatformFailures { count, fresh }),
             waits_for: ours.waits_for.clone(),
             drift: drift_status(&status.conditions, ours.drift.as_ref()),
+            expiry: ours
+                .expiry
+                .as_ref()
+                .and_then(|StackExpiry { blocked, time }| Some(core::Expiry { at: time.as_ref()?.0, blocked: blocked.clone() })),
             suspended: ours.suspended.unwrap_or_default(),
             inputs: ours.inputs.clone(),
             scope: ours.scope.clone(),

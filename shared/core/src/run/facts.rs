@@ -72,6 +72,8 @@ pub struct UpdateFacts {
     pub complete_since: Option<Timestamp>,
     /// `spec.ttlAfterCompleted`
     pub ttl: Option<SignedDuration>,
+    /// A reader asks for a new link to the log of its ended run.
+    pub asks_for_log: bool,
     /// The waiting reason in its status.
     pub waiting: Option<WaitReason>,
     /// Its status shows a task.

@@ -117,6 +117,7 @@ mod tests {
                     ours: is(4),
                     complete_since: is(5).then_some(NOW - SignedDuration::from_mins(1)),
                     ttl: (minutes == 5).then_some(SignedDuration::from_secs(30)),
+                    asks_for_log: false,
                     waiting: None,
                     task: false,
                 });

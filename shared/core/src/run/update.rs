@@ -34,8 +34,8 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
     // An Update of another operator is history. For Driftless's own, only the bucket proves that its run has ended.
     let is_over = is_complete && (is_released || update.is_inherited() || facts.outcome()?);
     let mut effects = Vec::new();
-    // The recorder releases an Update that no Stack waits for.
-    if !is_over || !update.of_stack && !is_released {
+    // The recorder releases an Update that no Stack waits for, and signs the links to logs.
+    if !is_over || !update.of_stack && !is_released || update.asks_for_log && facts.outcome()? {
         effects.push(UpdateEffect::Launch);
     }
     if update.of_stack && is_complete {

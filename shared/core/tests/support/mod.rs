@@ -28,6 +28,7 @@ pub fn stack() -> Stack {
         reconcile_request: String::new(),
         paths: None,
         suspended: false,
+        ttl: None,
         window: None,
         drift: None,
         spec: StackSpec {

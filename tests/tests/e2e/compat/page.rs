@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 22] = [
+const TESTS: [(&str, &str); 23] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -38,6 +38,7 @@ const TESTS: [(&str, &str); 22] = [
     ("programs", include_str!("../programs.rs")),
     ("readiness", include_str!("../readiness.rs")),
     ("sources", include_str!("../sources.rs")),
+    ("ttl", include_str!("../ttl.rs")),
     ("updates", include_str!("../updates.rs")),
     ("workspaces", include_str!("../workspaces.rs")),
 ];
