@@ -163,6 +163,10 @@ prove: ## Deploys, asks what only AWS can answer, undeploys: make prove BUDGET_U
 cost: ## What it costs a month, by network: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3 IMAGE_MIB=300
 	@cargo run --quiet --locked --package driftless-doctor --bin cost
 
+.PHONY: capacity
+capacity: ## What a load needs, and what limits it first: make capacity STACKS=1000 RUNS_PER_HOUR=100 CLUSTERS=1 (docs/scale.md)
+	@cargo run --quiet --locked --package driftless-doctor --bin capacity
+
 .PHONY: images
 images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr.io/you PUSH=1
 	@tests/tools/install python

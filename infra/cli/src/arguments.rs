@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use driftless_api::duration;
 use driftless_core::Operation;
-use driftless_doctor::command::{Cost, Doctor};
+use driftless_doctor::command::{Capacity, Cost, Doctor};
 
 use crate::{render::Format, request::RunSettings};
 
@@ -197,6 +197,8 @@ pub enum Command {
     Migrate,
     /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is assumed.
     Cost(Cost),
+    /// Says what a load needs of an installation, and what limits it first; docs/scale.md says what is assumed.
+    Capacity(Capacity),
     /// Prints the completion script of a shell.
     Completion {
         /// The shell.

@@ -42,7 +42,7 @@ impl Terminal<'_> {
     fn show<T: Serialize>(&mut self, value: &T, output: Output, text: impl FnOnce(&T, Style, Timestamp) -> String) -> Result<()> {
         let text = match output.output {
             Some(format) => formatted(value, format)?,
-            None => text(value, self.style, (self.now)()),
+            None => self.style.wrap(&text(value, self.style, (self.now)())),
         };
         (self.out)(&text);
         Ok(())
@@ -54,14 +54,17 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
     match command {
         Command::Completion { shell } => (terminal.out)(&completion(shell, terminal.program)),
         Command::Cost(cost) => (terminal.out)(&format!("{}\n", cost.bill())),
+        Command::Capacity(capacity) => (terminal.out)(&format!("{}\n", capacity.demand())),
         Command::Doctor(doctor) => {
             let namespace = connection.namespace.as_deref().unwrap_or("default");
-            return Ok(exit_code(doctor.run(&kubectl(&connection), namespace, terminal.out) != Level::Fail));
+            let Terminal { out, style, .. } = terminal;
+            let worst = doctor.run(&kubectl(&connection), namespace, &mut |text| out(&style.wrap(text)));
+            return Ok(exit_code(worst != Level::Fail));
         }
         Command::Migrate => {
-            return driftless_doctor::command::migrate(&kubectl(&connection), terminal.out)
-                .map(exit_code)
-                .map_err(Error::Unknown);
+            let Terminal { out, style, .. } = terminal;
+            let scanned = driftless_doctor::command::migrate(&kubectl(&connection), &mut |text| out(&style.wrap(text)));
+            return scanned.map(exit_code).map_err(Error::Unknown);
         }
         Command::Diff { stack, output } => {
             let unknown = |error: Error| Error::Unknown(error.to_string());
@@ -147,6 +150,7 @@ async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal
             Ok(())
         }
         Command::Completion { .. }
+        | Command::Capacity(_)
         | Command::Cost(_)
         | Command::Diff { .. }
         | Command::Doctor(_)

@@ -14,27 +14,31 @@ use driftless_cli::{
     render::{Style, clean},
 };
 use jiff::Timestamp;
+use terminal_size::{Height, Width, terminal_size_of};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let is_plain =
         env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let style = Style { colour: !is_plain && io::stdout().is_terminal() };
+    let columns = |(Width(columns), _): (Width, Height)| usize::from(columns);
+    let style = Style { colour: !is_plain && io::stdout().is_terminal(), columns: terminal_size_of(io::stdout()).map(columns) };
+    // Notes and errors have lines of their own, also where the output is a file.
+    let notes = Style { columns: terminal_size_of(io::stderr()).map(columns), ..Style::default() };
     let mut out = |text: &str| {
         // The reader of a pipe, such as `head`, has enough.
         if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
             process::exit(0);
         }
     };
-    let mut note = |text: &str| eprintln!("{}", clean(text));
+    let mut note = |text: &str| eprintln!("{}", notes.wrap(&clean(text)));
     let program = env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_string_lossy().into_owned()));
     let program = program.as_deref().unwrap_or("kubectl-driftless");
     let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };
     match run(arguments, &mut terminal).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", clean(&error.to_string()));
+            eprintln!("{}", notes.wrap(&format!("error: {}", clean(&error.to_string()))));
             error.exit_code()
         }
     }

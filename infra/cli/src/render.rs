@@ -35,6 +35,8 @@ pub fn clean(text: &str) -> String {
 pub struct Style {
     /// The output is a terminal that shows colours, and the user did not turn them off.
     pub colour: bool,
+    /// The width of the terminal; none for a file or a pipe, whose lines are not wrapped.
+    pub columns: Option<usize>,
 }
 
 impl Style {
@@ -51,6 +53,62 @@ impl Style {
         let text = clean(text);
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text }
     }
+
+    /// The text with its long lines wrapped between words, so that no terminal cuts a word. What follows is indented like the last
+    /// column of the line. A word that is longer than a line, such as a URN, stays whole.
+    #[must_use]
+    pub fn wrap(self, text: &str) -> String {
+        let Some(columns) = self.columns else { return text.to_owned() };
+        text.split_inclusive('\n').map(|line| wrapped(line, columns)).collect()
+    }
+}
+
+/// The characters that a terminal shows.
+fn shown(text: &str) -> impl Iterator<Item = char> {
+    let mut is_code = false;
+    text.chars().filter(move |c| {
+        let was_code = is_code;
+        is_code = *c == '\u{1b}' || is_code && *c != 'm';
+        !was_code && !is_code
+    })
+}
+
+fn width(text: &str) -> usize {
+    shown(text).count()
+}
+
+fn wrapped(line: &str, columns: usize) -> String {
+    let body = line.trim_end_matches('\n');
+    if width(body) <= columns {
+        return line.to_owned();
+    }
+    let indent = indent(body, columns);
+    let (mut text, mut used) = (String::new(), 0);
+    for (index, word) in body.split(' ').enumerate() {
+        let long = width(word);
+        if index > 0 && used + 1 + long > columns && used > width(&indent) && !word.is_empty() {
+            text.truncate(text.trim_end().len());
+            text += &format!("\n{indent}");
+            used = width(&indent);
+        } else if index > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text += word;
+        used += long;
+    }
+    text + &line[body.len()..]
+}
+
+/// The beginning of the lines that continue this one: up to its last column, if that begins in the left half, or a bit deeper than
+/// the line itself. The branches of a tree continue.
+fn indent(body: &str, columns: usize) -> String {
+    let shown: Vec<char> = shown(body).collect();
+    let is_begin = |at: &usize| *at > 2 && shown[*at] != ' ' && shown[at - 1] == ' ' && shown[at - 2] == ' ';
+    let is_empty = |c: &char| " │├└─".contains(*c);
+    let begin = shown.iter().take_while(|c| is_empty(c)).count();
+    let column = (begin + 1..shown.len().min(columns / 2)).filter(is_begin).next_back().unwrap_or(begin + 2);
+    shown.iter().take(column).map(|c| if "│├".contains(*c) { '│' } else { ' ' }).collect()
 }
 
 /// A table whose columns are as wide as their longest cell. The last column is not padded.

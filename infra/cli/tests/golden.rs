@@ -26,7 +26,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use support::{PREVIEW_LOG, facts_of, now, preview, stack, stacks, update, updates};
 
-const PLAIN: Style = Style { colour: false };
+const PLAIN: Style = Style { colour: false, columns: None };
 
 /// Compares a text with its golden file and with the page. `BLESS=1` writes the file.
 fn golden(name: &str, text: &str) {
@@ -64,10 +64,41 @@ fn stacks_are_shown_at_a_glance() {
 #[test]
 fn colour_changes_no_character_of_the_text() {
     let rows: Vec<_> = stacks().iter().map(Row::of).collect();
-    let coloured = get::render(&rows, false, Style { colour: true }, now());
+    let coloured = get::render(&rows, false, Style { colour: true, ..PLAIN }, now());
     assert!(coloured.contains("\u{1b}[31mUpdateFailed\u{1b}[0m"), "{coloured}");
     let stripped = ["31", "32", "33", "2", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
     assert_eq!(stripped, get::render(&rows, false, PLAIN, now()));
+}
+
+#[test]
+fn long_lines_are_wrapped_between_words_below_their_last_column() {
+    let narrow = Style { columns: Some(40), ..PLAIN };
+    for (text, expected) in [
+        ("short\n", "short\n"),
+        (
+            "Meaning: the Stack waits for another Stack that failed\n\nNext\n",
+            "Meaning: the Stack waits for another\n  Stack that failed\n\nNext\n",
+        ),
+        (
+            "  message     New commit detected: the source has changed\n",
+            "  message     New commit detected: the\n              source has changed\n",
+        ),
+        (
+            "   ├─ task 0b1c2d3e  started 2026-11-25T08:58:00Z, ended",
+            "   ├─ task 0b1c2d3e  started\n   │    2026-11-25T08:58:00Z, ended",
+        ),
+        (
+            "urn:pulumi:prod::web::aws:s3/bucket:Bucket::assets was created",
+            "urn:pulumi:prod::web::aws:s3/bucket:Bucket::assets\n  was created",
+        ),
+        (
+            "\u{1b}[33mReconciling\u{1b}[0m because its source has changed",
+            "\u{1b}[33mReconciling\u{1b}[0m because its source has\n  changed",
+        ),
+    ] {
+        assert_eq!(narrow.wrap(text), expected);
+        assert_eq!(PLAIN.wrap(text), text, "a file is not wrapped");
+    }
 }
 
 #[test]
@@ -317,6 +348,13 @@ fn cost_is_that_of_make_cost() {
     let driftless_cli::arguments::Command::Cost(cost) = arguments.command else { unreachable!("the command is cost") };
     let bill = cost.bill().to_string();
     assert!(bill.starts_with("USD a month") && bill.contains("\nDriftless "), "{bill}");
+}
+
+#[test]
+fn capacity_is_that_of_make_capacity() {
+    let arguments = Arguments::try_parse_from(["kubectl-driftless", "capacity", "--stacks=1000", "--runs-per-hour=60"]).unwrap();
+    let driftless_cli::arguments::Command::Capacity(capacity) = arguments.command else { unreachable!("it is capacity") };
+    golden("capacity", &format!("{}\n", capacity.demand()));
 }
 
 #[test]

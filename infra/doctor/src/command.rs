@@ -1,4 +1,4 @@
-//! The commands `doctor`, `migrate` and `cost`: their arguments, and what they print.
+//! The commands `doctor`, `migrate`, `cost` and `capacity`: their arguments, and what they print.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use driftless_core::DefaultSize;
 use crate::{
     Finding, Level,
     canary::Canary,
+    capacity::{Demand, quota},
     cluster,
     cost::{Bill, IMAGE_MIB, Load},
     installation::{self, Installation},
@@ -138,12 +139,58 @@ pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
 /// The arguments of `cost`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
-    /// The number of Stacks.
-    #[arg(long, env = "STACKS", default_value = "100")]
-    stacks: f64,
     /// The number of runs a day, of all Stacks together.
     #[arg(long, env = "RUNS_PER_DAY", default_value = "50")]
     runs_per_day: f64,
+    #[command(flatten)]
+    usage: Usage,
+}
+
+impl Cost {
+    /// The monthly costs of an installation.
+    #[must_use]
+    pub fn bill(self) -> Bill {
+        self.usage.load(self.runs_per_day).bill()
+    }
+}
+
+/// The arguments of `capacity`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Capacity {
+    /// The number of runs an hour, of all Stacks together.
+    #[arg(long, env = "RUNS_PER_HOUR", default_value = "10")]
+    runs_per_hour: f64,
+    /// The period in which every Stack is reconciled once, in seconds; `LookPeriodSeconds` in the template.
+    #[arg(long, env = "LOOK_PERIOD_SECONDS", default_value = "600")]
+    look_period_seconds: f64,
+    /// The memory of the sweeper in MiB; `SweeperMemory` in the template.
+    #[arg(long, env = "SWEEPER_MEMORY", default_value = "256")]
+    sweeper_memory: f64,
+    /// The vCPUs that Fargate may run at once in the account; a new account has 6.
+    #[arg(long, env = "VCPUS", default_value_t = quota::FARGATE_VCPUS)]
+    vcpus: f64,
+    /// The concurrent executions of Lambda in the account.
+    #[arg(long, env = "LAMBDA", default_value_t = quota::LAMBDA)]
+    lambda: f64,
+    #[command(flatten)]
+    usage: Usage,
+}
+
+impl Capacity {
+    /// What the load needs.
+    #[must_use]
+    pub fn demand(self) -> Demand {
+        let Self { runs_per_hour, look_period_seconds, sweeper_memory, vcpus, lambda, usage } = self;
+        Demand { load: usage.load(24.0 * runs_per_hour), look_seconds: look_period_seconds, sweeper_memory, vcpus, lambda }
+    }
+}
+
+/// What an installation is used for, and its network.
+#[derive(Clone, Copy, Debug, Args)]
+struct Usage {
+    /// The number of Stacks.
+    #[arg(long, env = "STACKS", default_value = "100")]
+    stacks: f64,
     /// The duration of a run in minutes.
     #[arg(long, env = "MINUTES", default_value = "3")]
     minutes: f64,
@@ -179,15 +226,13 @@ pub struct Cost {
     s3_endpoint: bool,
 }
 
-impl Cost {
-    /// The monthly costs of an installation.
-    #[must_use]
-    pub fn bill(self) -> Bill {
-        let Self { stacks, runs_per_day, minutes, clusters, task_cpu, task_memory, .. } = self;
+impl Usage {
+    fn load(self, runs_per_day: f64) -> Load {
+        let Self { stacks, minutes, clusters, task_cpu, task_memory, .. } = self;
         let Self { image_mib, install_mib, cache_miss_percent, cache_mib, nat_gateways, ecr, s3_endpoint, .. } = self;
         let cache_misses = cache_miss_percent / 100.0;
         let size = DefaultSize { cpu: task_cpu, memory_mib: task_memory };
-        let load = Load {
+        Load {
             stacks,
             runs_per_day,
             minutes,
@@ -200,7 +245,6 @@ impl Cost {
             nat_gateways,
             ecr,
             s3_endpoint,
-        };
-        load.bill()
+        }
     }
 }

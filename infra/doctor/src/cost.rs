@@ -54,12 +54,12 @@ pub(crate) const STANDARD_MAPPINGS: f64 = 4.0;
 const POLLS_PER_MINUTE: f64 = 5.0 * 3.0;
 /// A sweep without Stacks, and each additional Stack, in seconds of the sweeper.
 const SWEEP_SECONDS: f64 = 0.5;
-const SWEEP_SECONDS_PER_STACK: f64 = 0.005;
+pub(crate) const SWEEP_SECONDS_PER_STACK: f64 = 0.005;
 /// Each Stack is reconciled once in this time (`LookPeriodSeconds`).
 const LOOK_MINUTES: f64 = 10.0;
 /// A reconciliation without changes: a message is sent, received and deleted, and the reconciler works this long.
 const LOOK_SQS_CALLS: f64 = 3.0;
-const LOOK_SECONDS: f64 = 0.2;
+pub(crate) const LOOK_SECONDS: f64 = 0.2;
 const FUNCTION_GB: f64 = 0.25;
 /// The log of such a reconciliation.
 const LOOK_LOG_GB: f64 = 1e-6;
@@ -69,7 +69,7 @@ const METRICS: f64 = 30.0;
 pub(crate) const ALARM_METRICS: f64 = 34.0;
 /// Fargate bills from the pull of the image, at this many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
-const START_MINUTES: f64 = 0.25;
+pub(crate) const START_MINUTES: f64 = 0.25;
 /// MiB of the images that a task pulls by default, compressed: the largest that Pulumi states for the images of `RuntimeImages`.
 pub const IMAGE_MIB: f64 = 300.0;
 /// A MiB in GB, by which AWS prices traffic.
@@ -132,6 +132,11 @@ pub struct Bill {
 }
 
 impl Load {
+    /// How long a task pulls its images, in minutes.
+    pub(crate) fn pull_minutes(&self) -> f64 {
+        self.image_mib / PULL_MIB_PER_MINUTE
+    }
+
     /// Computes the costs.
     #[must_use]
     pub fn bill(&self) -> Bill {
@@ -140,7 +145,7 @@ impl Load {
         let both = |name, cost| (name, [cost; 2]);
         let looks = self.stacks * MINUTES / LOOK_MINUTES;
         let runs = self.runs_per_day * HOURS / 24.0;
-        let task_hours = (self.minutes + START_MINUTES + self.image_mib / PULL_MIB_PER_MINUTE).max(1.0) / 60.0;
+        let task_hours = (self.minutes + START_MINUTES + self.pull_minutes()).max(1.0) / 60.0;
         let installs = self.cache_misses * self.install_mib;
         let through_nat = if self.ecr { installs } else { self.image_mib + installs };
         // A run restores its entries, or stores them after it has installed; a NAT gateway has one price for both directions.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    Finding,
+    Finding, throughput,
     tools::{self, Answer, Aws},
 };
 
@@ -134,14 +134,17 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
 }
 
 fn examine_resources(aws: &Aws, listed: &Value, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let (mut findings, mut sources) = (Vec::new(), Vec::new());
     for name in of_type(listed, "AWS::Lambda::Function") {
         let state = aws.json(&["lambda", "get-function-configuration", "--function-name", name, "--query", FUNCTION]);
         findings.push(function(name, parameters.get("Architecture").map(String::as_str), &state));
         let clusters = state.ok().and_then(|state| state["Clusters"].as_str().map(ToOwned::to_owned)).unwrap_or_default();
         found.clusters.extend(clusters.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned));
-        findings.extend(mappings(name, &aws.json(&["lambda", "list-event-source-mappings", "--function-name", name])));
+        let listed = aws.json(&["lambda", "list-event-source-mappings", "--function-name", name]);
+        findings.extend(throughput::mappings(name, &listed));
+        sources.extend(listed);
     }
+    findings.push(throughput::concurrency(&sources, &aws.json(&["lambda", "get-account-settings"])));
     for name in of_type(listed, "AWS::Events::Rule") {
         findings.push(rule(name, &aws.json(&["events", "describe-rule", "--name", name])));
     }
@@ -230,36 +233,6 @@ pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Findi
         return Finding::fail(format!("function {name}: wrong architecture"), why, "run make deploy ARCHITECTURE=…");
     }
     Finding::ok(format!("function {name}: {}, {}", text("State"), text("Architecture")))
-}
-
-/// Checks the event source mappings of a function; one without mappings gets no finding.
-#[must_use]
-pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
-    let listed = match listed {
-        Ok(listed) => listed,
-        Err(why) => {
-            let what = format!("function {function}: cannot list its event sources");
-            return vec![Finding::warn(what, why, "allow lambda:ListEventSourceMappings")];
-        }
-    };
-    let all = listed["EventSourceMappings"].as_array().into_iter().flatten();
-    all.map(|mapping| {
-        let text = |field: &str| mapping[field].as_str().unwrap_or_default();
-        let queue = text("EventSourceArn").rsplit(':').next().unwrap_or_default();
-        if text("State") != "Enabled" {
-            return Finding::fail(
-                format!("queue {queue}: {function} does not read it; its mapping is {}", text("State")),
-                text("StateTransitionReason"),
-                format!("aws lambda update-event-source-mapping --enabled --uuid {}", text("UUID")),
-            );
-        }
-        if text("LastProcessingResult").starts_with("PROBLEM") {
-            let what = format!("queue {queue}: {function} does not receive its messages");
-            return Finding::fail(what, text("LastProcessingResult"), "check the role of the function");
-        }
-        Finding::ok(format!("queue {queue}: feeds {function}"))
-    })
-    .collect()
 }
 
 /// Checks a rule of `EventBridge`.

@@ -3,6 +3,7 @@
 //! answers of `aws` and `kubectl` into findings; only [`tools`] runs programs. No finding has the value of a secret.
 
 pub mod canary;
+pub mod capacity;
 pub mod cluster;
 pub mod command;
 pub mod cost;
@@ -12,6 +13,7 @@ pub mod migrate;
 // It interrupts process groups, which Windows does not have; the command line does not need it.
 #[cfg(unix)]
 pub mod prove;
+pub mod throughput;
 pub mod tools;
 
 pub use finding::{Finding, Level};

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{Finding, Level, canary, cluster, installation};
+use crate::{Finding, Level, canary, capacity, cluster, installation, throughput};
 
 type Answer = Result<Value, String>;
 
@@ -45,8 +45,9 @@ fn functions_and_their_event_sources_are_judged() {
     };
     let mapping = |state: &str, result: &str| {
         let mapping = json!({ "State": state, "LastProcessingResult": result, "UUID": "u-1", "StateTransitionReason": "by a user",
-                              "EventSourceArn": "arn:aws:sqs:r:1:driftless-hints" });
-        installation::mappings("f", &Ok(json!({ "EventSourceMappings": [mapping] }))).remove(0)
+                              "EventSourceArn": "arn:aws:sqs:r:1:driftless-hints", "BatchSize": 10,
+                              "ScalingConfig": { "MaximumConcurrency": 7 } });
+        throughput::mappings("f", &Ok(json!({ "EventSourceMappings": [mapping] }))).remove(0)
     };
     check([
         (function("Active", "Successful", "arm64"), Level::Ok, "Active, arm64"),
@@ -63,13 +64,24 @@ fn functions_and_their_event_sources_are_judged() {
         ),
         (function("Active", "Successful", "x86_64"), Level::Fail, "built for x86_64"),
         (installation::function("f", None, &no()), Level::Fail, "cannot be read"),
-        (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f"),
+        (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f, up to 7 batches of 10 at once"),
         (mapping("Enabled", "No records processed"), Level::Ok, "feeds f"),
         (mapping("Disabled", "OK"), Level::Fail, "--enabled --uuid u-1"),
         (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not receive its messages"),
-        (installation::mappings("f", &no()).remove(0), Level::Warn, "lambda:ListEventSourceMappings"),
+        (throughput::mappings("f", &no()).remove(0), Level::Warn, "lambda:ListEventSourceMappings"),
     ]);
-    assert_eq!(installation::mappings("webhook", &Ok(json!({ "EventSourceMappings": [] }))), []);
+    let mappings = json!({ "EventSourceMappings": [{ "ScalingConfig": { "MaximumConcurrency": 7 } }] });
+    let concurrency = |free: Value| {
+        let limit = json!({ "AccountLimit": { "UnreservedConcurrentExecutions": free } });
+        throughput::concurrency([&mappings, &mappings], &Ok(limit))
+    };
+    check([
+        (concurrency(json!(14)), Level::Ok, "the queues may use 14"),
+        (concurrency(json!(13)), Level::Warn, "throttle each other"),
+        (concurrency(Value::Null), Level::Warn, "are not known"),
+        (throughput::concurrency([], &no()), Level::Warn, "lambda:GetAccountSettings"),
+    ]);
+    assert_eq!(throughput::mappings("webhook", &Ok(json!({ "EventSourceMappings": [] }))), []);
 }
 
 #[test]
@@ -439,6 +451,11 @@ fn the_bill_counts_the_calls_of_a_run_that_the_readme_has() {
     };
     assert_eq!(first("calls of AWS: S3, SQS, ECS"), crate::cost::RUN_S3_CALLS.to_string());
     assert_eq!(first("invocations of functions"), crate::cost::RUN_INVOCATIONS.to_string());
+    assert_eq!(capacity::RUN_MESSAGES.iter().sum::<f64>().to_string(), crate::cost::RUN_INVOCATIONS.to_string());
+    assert_eq!(first("calls of the Kubernetes API"), capacity::RUN_KUBERNETES_CALLS.to_string());
+    let sweep = readme.lines().find_map(|line| line.strip_prefix("| the sweep | ")?.split(" | ").nth(1)).unwrap();
+    let seconds: f64 = sweep.split(' ').next().unwrap().parse().unwrap();
+    assert!((seconds / 10_000.0 - capacity::SWEEP_SECONDS_OF_A_CORE).abs() < 1e-9, "{sweep}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn preflight(answers: &Answers, arguments: &[&str]) -> Result<(bool, String, Str
     let (overrides, options): (Vec<&str>, Vec<&str>) =
         arguments.iter().partition(|argument| argument.contains('=') && !argument.contains("://"));
     command.args(options).args(values).args(["WebhookConcurrency=5", "PublicWebhook=ENABLED", "ReconcilerConcurrency=10"]);
-    command.args(["FetcherConcurrency=10", "LauncherConcurrency=5", "RecorderConcurrency=5"]);
+    command.args(["FetcherConcurrency=10", "LauncherConcurrency=5", "RecorderConcurrency=5", "ProgressConcurrency=2"]);
     let output = command.args(overrides).output()?;
     let [chosen, said] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     Ok((output.status.success(), chosen, said))

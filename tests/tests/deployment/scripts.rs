@@ -422,15 +422,17 @@ async fn files(folder: PathBuf) -> Result<String> {
 }
 
 #[tokio::test]
-async fn the_page_on_costs_has_what_its_commands_print() -> Result<()> {
-    let page = fs::read_to_string(project()?.join("docs/cost.md"))?;
-    let commands: Vec<_> = page.split("`make cost ").skip(1).filter_map(|rest| rest.split('`').next()).collect();
-    assert_eq!(commands.len(), page.matches("USD a month ").count(), "each bill has its command");
-    for words in commands {
-        let mut cost = tokio::process::Command::new(program("cost")?);
-        cost.envs(words.split(' ').filter_map(|word| word.split_once('=')));
-        let printed = output(cost).await?;
-        assert!(page.contains(&format!("```\n{}\n```", printed.trim_end())), "docs/cost.md has not, for {words}:\n{printed}");
+async fn pages_on_costs_and_scale_have_what_their_commands_print() -> Result<()> {
+    for (file, name, begin) in [("docs/cost.md", "cost", "\nUSD a month "), ("docs/scale.md", "capacity", "\nparameter ")] {
+        let page = fs::read_to_string(project()?.join(file))?;
+        let commands: Vec<_> = page.split(&format!("`make {name} ")).skip(1).filter_map(|rest| rest.split('`').next()).collect();
+        assert_eq!(commands.len(), page.matches(begin).count(), "each output of {file} has its command");
+        for words in commands {
+            let mut program = tokio::process::Command::new(program(name)?);
+            program.envs(words.split(' ').filter_map(|word| word.split_once('=')));
+            let printed = output(program).await?;
+            assert!(page.contains(&format!("```\n{}\n```", printed.trim_end())), "{file} has not, for {words}:\n{printed}");
+        }
     }
     Ok(())
 }

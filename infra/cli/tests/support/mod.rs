@@ -165,16 +165,19 @@ fn answer(path: &str) -> Option<Value> {
     Some(json!({ "metadata": {}, "data": log }))
 }
 
+/// The answer to a request.
+pub fn respond<B>(request: &http::Request<B>) -> http::Response<Body> {
+    let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+    let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
+    let (status, body) = match answer(&path) {
+        Some(body) => (200, body),
+        None => (404, missing),
+    };
+    http::Response::builder().status(status).body(Body::from(body.to_string())).unwrap()
+}
+
 /// A cluster whose API server answers reads from the objects of the tests.
 pub fn cluster(namespace: &str) -> Cluster {
-    let api = service_fn(|request: http::Request<kube::client::Body>| async move {
-        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-        let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
-        let (status, body) = match answer(&path) {
-            Some(body) => (200, body),
-            None => (404, missing),
-        };
-        Ok::<_, Infallible>(http::Response::builder().status(status).body(Body::from(body.to_string())).unwrap())
-    });
+    let api = service_fn(|request: http::Request<kube::client::Body>| async move { Ok::<_, Infallible>(respond(&request)) });
     Cluster::of(Client::new(api, namespace), namespace)
 }

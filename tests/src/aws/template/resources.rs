@@ -464,7 +464,7 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
         arn,
         code: code(folder, &raw.code),
         timeout,
-        memory: raw.memory_size,
+        memory: u32::try_from(raw.memory_size.0).map_err(|error| Error::new(id, error.to_string()))?,
         environment,
         role: role.into(),
         log_group: raw.logging_config.log_group,
@@ -484,9 +484,11 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
     if queue.visibility() < function.timeout {
         return Err(Error::new(id, format!("messages of {} show again before its time limit is over", queue.name)));
     }
-    if !(1..=10).contains(&raw.batch_size) || !(2..=1000).contains(&raw.scaling_config.maximum_concurrency.0) {
+    let batch_size = u8::try_from(raw.batch_size.0).ok().filter(|size| (1..=10).contains(size));
+    let concurrency = Some(raw.scaling_config.maximum_concurrency.0).filter(|concurrency| (2..=1000).contains(concurrency));
+    let Some((batch_size, concurrency)) = batch_size.zip(concurrency) else {
         return Err(Error::new(id, "a batch has 1 to 10 messages here, and a mapping a concurrency of 2 to 1000"));
-    }
+    };
     for action in ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"] {
         if !template.allows(&function.role, &Demand::new(action, &queue.arn)) {
             return Err(Error::new(
@@ -495,10 +497,9 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
             ));
         }
     }
-    let concurrency = raw.scaling_config.maximum_concurrency.0;
     Ok(Mapping {
         queue: raw.event_source_arn,
-        batch_size: raw.batch_size,
+        batch_size,
         partial: raw.function_response_types.is_some_and(|types| !types.is_empty()),
         concurrency,
     })

@@ -18,7 +18,7 @@ macro_rules! shape {
     };
 }
 shape!(Function {
-    function_name: Value, code: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
+    function_name: Value, code: String, runtime: Runtime, handler: String, architectures: Value, memory_size: Count,
     ephemeral_storage: Option<Storage>, timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
     logging_config: Logging, vpc_config: Option<Vpc>, reserved_concurrent_executions: Option<Count>,
 });
@@ -27,7 +27,7 @@ shape!(Storage { size: u32 });
 shape!(Environment { variables: BTreeMap<String, String> });
 shape!(Logging { log_group: String });
 shape!(Url { target_function_arn: String, auth_type: AuthType });
-shape!(Mapping { function_name: String, event_source_arn: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
+shape!(Mapping { function_name: String, event_source_arn: String, batch_size: Count, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
 shape!(Scaling { maximum_concurrency: Count });
 shape!(EventInvokeConfig {
     function_name: String, qualifier: Qualifier, maximum_retry_attempts: Option<usize>, maximum_event_age_in_seconds: Option<u64>,

@@ -1,6 +1,12 @@
 //! The calls of an undisturbed run, and the messages between a commit and its task.
 
-use std::{cell::RefCell, collections::BTreeMap, fs, path::PathBuf, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use driftless_tests::{
@@ -54,9 +60,12 @@ impl Since {
         Ok(calls)
     }
 
-    /// The invocations of functions, each with one batch of messages while no sweep starts.
-    fn invocations(&self) -> Result<usize> {
-        journal::entries(&self.logs.join(INVOCATIONS_LOG), self.invocations)?.try_fold(0, |count, entry| entry.map(|_| count + 1))
+    /// Counts the invocations by function, each with one batch of messages while no sweep starts.
+    fn invocations(&self, counts: &mut BTreeMap<String, usize>) -> Result<()> {
+        for entry in journal::entries(&self.logs.join(INVOCATIONS_LOG), self.invocations)? {
+            *counts.entry(entry?["function"].as_str().unwrap_or_default().to_lowercase()).or_default() += 1;
+        }
+        Ok(())
     }
 
     /// The messages that were sent before the call for a task.
@@ -92,7 +101,8 @@ pub async fn measure(world: &World) -> Result<()> {
     quiet(&handle).await?;
     // No event is lost here, so no sweep is needed.
     handle.control.pause_schedule(true).await?;
-    let (mut first, mut change, mut messages, mut invocations) = (Calls::new(), Calls::new(), 0, [0; 2]);
+    let (mut first, mut change, mut messages, mut invocations) =
+        (Calls::new(), Calls::new(), 0, [BTreeMap::new(), BTreeMap::new()]);
     for number in 0..RUNS {
         let app = format!("app{number}");
         for (index, (calls, content)) in [(&mut first, "content"), (&mut change, "changed")].into_iter().enumerate() {
@@ -102,7 +112,7 @@ pub async fn measure(world: &World) -> Result<()> {
             for (who, count) in since.calls()? {
                 *calls.entry(who).or_default() += count;
             }
-            invocations[index] += since.invocations()?;
+            since.invocations(&mut invocations[index])?;
             if content == "changed" {
                 messages += since.messages_to_task()?;
             }
@@ -112,7 +122,13 @@ pub async fn measure(world: &World) -> Result<()> {
     println!("\n{RUNS} Stacks one after the other, each with its own Program; calls per run:");
     println!("  {:<38}  first   change", "");
     show(&first, &change);
-    let [of_first, of_change] = invocations.map(mean);
+    let [of_first, of_change] = &invocations;
+    let functions: BTreeSet<_> = of_first.keys().chain(of_change.keys()).collect();
+    for function in functions {
+        let of = |counts: &BTreeMap<String, usize>| mean(counts.get(function).copied().unwrap_or_default());
+        println!("  {:<38} {:6.1}   {:6.1}", format!("invocations of {function}"), of(of_first), of(of_change));
+    }
+    let [of_first, of_change] = invocations.map(|counts| mean(counts.values().sum()));
     println!("  {:<38} {of_first:6.1}   {of_change:6.1}", "invocations of functions");
     println!("  messages from the change to RunTask     {:13.1}", mean(messages));
     Ok(())

@@ -79,6 +79,23 @@ fn default_size_of_tasks_is_that_of_the_core_and_a_parameter() {
 }
 
 #[test]
+fn throughput_of_every_queue_is_a_parameter() {
+    let names = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Progress"];
+    let mut settings = settings();
+    for (number, name) in (3..).zip(names) {
+        settings.parameters.insert(format!("{name}Concurrency"), (number * 10).to_string());
+        settings.parameters.insert(format!("{name}BatchSize"), number.to_string());
+    }
+    let template = Template::parse(TEMPLATE, Path::new("/p/infra"), &settings).unwrap();
+    let mappings = template.functions.values().flat_map(|function| &function.mappings);
+    let mut found: Vec<_> = mappings.map(|mapping| (mapping.batch_size, mapping.concurrency)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(3, 30), (4, 40), (5, 50), (6, 60), (7, 70)]);
+    settings.parameters.insert("LauncherBatchSize".into(), "11".into());
+    assert!(Template::parse(TEMPLATE, Path::new("/p/infra"), &settings).is_err());
+}
+
+#[test]
 fn an_account_with_few_concurrent_executions_reserves_none() {
     let reserved = |text: &str| read(text).unwrap().functions["Webhook"].reserved_concurrency;
     assert_eq!(reserved(TEMPLATE), Some(5));
