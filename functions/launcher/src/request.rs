@@ -77,7 +77,7 @@ impl Request {
 
     /// Reads the request of a launch record. `None` if another release wrote it in another form.
     pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
-        let RunRequest { spec, stack, limits, not_secret } = launch.request.clone()?;
+        let RunRequest { spec, stack, limits, not_secret, plan: _ } = launch.request.clone()?;
         let spec: UpdateSpec = serde_json::from_value(spec).ok()?;
         let operation = operation(&spec).ok()?;
         Some(Self { spec, operation, stack, limits, not_secret, spot: launch.spot, cache: CacheMode::default() })
@@ -88,7 +88,7 @@ impl Request {
         let Self { spec, stack, limits, not_secret, .. } = self;
         // A spec that the API server returned is always JSON.
         let spec = serde_json::to_value(spec).unwrap_or_default();
-        RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone() }
+        RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone(), plan: None }
     }
 
     /// Whether the run is a drift check.

@@ -264,6 +264,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         resources: left.map(|left| left.count),
         cache: None,
         not_secret: request.not_secret.clone(),
+        plan: None,
     };
     // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
     let seal = match (&request.stack, operation) {

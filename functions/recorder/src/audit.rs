@@ -38,6 +38,8 @@ fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outc
         targets: spec.target,
         commit: ours.commit,
         digest: ours.tree.and_then(|tree| tree.digest),
+        plan: outcome.plan.as_ref().map(|plan| plan.hash.clone()),
+        approved_by: None,
         task: task.map(ToOwned::to_owned),
         outcome: match &outcome.verdict {
             Verdict::Succeeded {} => "succeeded".into(),

@@ -2,7 +2,7 @@
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{
-    Drift, FailureReason, Installed, Phase, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict,
+    Drift, FailureReason, Installed, Phase, PlannedChanges, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict,
 };
 use jiff::Timestamp;
 
@@ -26,7 +26,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, steps, drift, inputs, installed, pull_millis, .. } = result;
+    let RunResult { pending_operations, failures, steps, drift, plan, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => Verdict::Failed { phase, reason, message: cut(&message) },
@@ -46,6 +46,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
         steps: ResourceStep::longest(steps),
         drift: drift.map(Drift::bounded),
+        plan: plan.map(PlannedChanges::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),
         pull_millis,

@@ -49,6 +49,7 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
         failures: result.failures,
         steps: result.steps,
         drift: result.drift.filter(|_| preview),
+        plan: result.plan,
         preview,
         platform_failure: false,
         inputs: result.inputs,

@@ -258,6 +258,7 @@ mod tests {
             files: vec![],
             cache: None,
             not_secret: vec![],
+            plan: None,
         }
     }
 

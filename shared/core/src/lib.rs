@@ -23,6 +23,7 @@ mod outputs;
 mod overdue;
 mod paths;
 mod plan;
+mod planned;
 mod prerequisites;
 mod reasons;
 mod repository;
@@ -54,6 +55,7 @@ pub use outputs::{ExistingOutputs, Output, OutputData, OutputKind, OutputStep, o
 pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
+pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};

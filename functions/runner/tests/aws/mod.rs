@@ -274,6 +274,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         files: vec![],
         cache: None,
         not_secret: vec![],
+        plan: None,
     }
 }
 
