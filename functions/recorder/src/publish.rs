@@ -62,6 +62,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
     let launch = ports.objects.read_if_valid(&keys::run(&hint.update.cluster, &outcome.run.uid).launch()).await?;
+    audit::record_plan(ports.objects, launch.as_ref(), outcome).await?;
     audit::record(ports.objects, update.as_ref(), launch.as_ref(), arn, outcome).await?;
     if let Some(task) = task {
         // After the claim is free: an archive takes some seconds to copy.

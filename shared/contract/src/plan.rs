@@ -21,6 +21,17 @@ pub enum PlanMode {
     },
 }
 
+impl PlanMode {
+    /// The user who approved the plan that the run may apply.
+    #[must_use]
+    pub fn approved_by(&self) -> Option<String> {
+        match self {
+            Self::Propose {} => None,
+            Self::Apply { approved_by, .. } => approved_by.clone(),
+        }
+    }
+}
+
 /// The part of a run's spec that makes it plan before it acts. A run with [`PlanRequest::approved`] applies exactly that plan or
 /// changes nothing; one without changes nothing. Has no `Debug`, because the key is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -324,7 +324,8 @@ driftless_core::reasons! {
         PlatformFailure: "The runner could not use the bucket before Pulumi started.", "Correct what the message says.";
         PlanStale: "The plan is not the approved one any more; nothing was changed.", "Review the new plan and approve it.";
         PlanViolated: "Pulumi stopped because the program did something else than the approved plan.", "Make the program deterministic, then review the next plan.";
-        PlanUnsupported: "The image has a version of Pulumi that cannot apply a plan.", "Use an image with Pulumi 3.100.0 or newer.";
+        PlanUnstable: "Two previews of the same program take different steps, so no plan holds; nothing was changed.", "Make the program deterministic.";
+        PlanUnsupported: "The image has a version of Pulumi that cannot apply a plan.", "Use an image with a newer Pulumi; 3.259.0 is tested.";
         PendingOperations: "An earlier run left pending operations, so no plan is complete.", "Refresh the stack, then review the next plan.";
         Silent: "The run printed nothing for too long.", "See the log; raise `SilenceSeconds` if the program needs it.";
         TimedOut: "The run took too long.", "See the log; raise the limit that the message names.";

@@ -352,7 +352,8 @@ impl RunSpec {
     /// nothing about the backend's lock, because most versions take none for a preview.
     #[must_use]
     pub fn is_preview(&self) -> bool {
-        self.preview_only || self.operation == Operation::Preview
+        let is_proposal = self.plan.as_ref().is_some_and(|plan| plan.approved.is_none());
+        self.preview_only || self.operation == Operation::Preview || is_proposal
     }
 }
 
