@@ -221,7 +221,7 @@ impl Pulumi<'_> {
             from.consume(used);
             if end.is_some() || (over && !line.is_empty()) {
                 let text = plain(&String::from_utf8_lossy(&line));
-                if self.hides_violations.get() && text.contains(HIDDEN) {
+                if !is_hidden && self.hides_violations.get() && text.contains(HIDDEN) {
                     self.log.say("driftless: the rest of this output is not shown, because it may contain values of properties");
                     is_hidden = true;
                 }
