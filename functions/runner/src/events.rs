@@ -220,7 +220,7 @@ impl Events {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         if event.prelude.is_some() && self.violations.is_some() {
             let (seen, reader, violations) = (self.seen, self.reader.take(), self.violations.take());
-            *self = Self { seen, reader, violations, ..Self::default() };
+            *self = Self { seen, violations, reader, ..Self::default() };
         }
         self.seen += 1;
         self.acted |= event.started.as_ref().is_some_and(|step| !step.planning && step.metadata.op != "same");

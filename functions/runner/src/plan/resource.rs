@@ -43,8 +43,8 @@ pub(super) struct Resource {
     facts: Map<String, Value>,
     /// The values of properties, by origin: a name can be generated anew in each preview.
     values: Map<String, Value>,
-    is_provider: bool,
-    is_stack: bool,
+    /// Its type.
+    kind: String,
     /// The provider keeps what the state forgets.
     is_retained: bool,
     is_drifted: bool,
@@ -58,9 +58,8 @@ impl Resource {
     /// Takes the metadata of an event before a step.
     pub(super) fn start(&mut self, step: &Value) {
         let text = |name: &str| step[name].as_str().unwrap_or_default().to_owned();
-        let (operation, kind) = (text("op"), text("type"));
-        self.is_provider |= kind.starts_with("pulumi:providers:");
-        self.is_stack |= kind == STACK;
+        let operation = text("op");
+        self.kind = text("type");
         if operation == "refresh" {
             // Pulumi may write its findings into the event of the start already. The event of the end has them.
             self.steps.insert(operation);
@@ -74,7 +73,6 @@ impl Resource {
         self.paths.extend(names(step));
         self.replaced_by.extend(texts(&step["keys"]));
         let fact = json!({
-            "type": kind,
             "old": flags(old),
             // The id of a resource that is created is not known yet.
             "id": old["id"],
@@ -137,18 +135,20 @@ impl Resource {
         self.steps.extend(texts(&plan["steps"]));
         self.facts.insert("planned".into(), plan["steps"].clone());
         let Some(goal) = plan["goal"].as_object() else { return };
-        self.is_provider |= goal.get("type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with("pulumi:providers:"));
+        if let Some(kind) = goal.get("type").and_then(Value::as_str) {
+            kind.clone_into(&mut self.kind);
+        }
         let is_creation = self.steps.contains("create");
         for (name, origin) in [("inputDiff", "inputs"), ("outputDiff", "outputs")] {
             let Some(diff) = goal.get(name) else { continue };
             self.facts.insert(format!("deleted {origin}"), sorted(&diff["deletes"]));
             for change in ["adds", "updates"] {
-                if self.is_stack && origin == "outputs" && !is_creation {
+                if self.kind == STACK && origin == "outputs" && !is_creation {
                     self.outputs.extend(diff[change].as_object().into_iter().flat_map(Map::keys).cloned());
                 }
                 self.values.insert(format!("{change} of {origin}"), diff[change].clone());
             }
-            if self.is_stack && origin == "outputs" && !is_creation {
+            if self.kind == STACK && origin == "outputs" && !is_creation {
                 self.outputs.extend(texts(&diff["deletes"]));
             }
         }
@@ -162,7 +162,7 @@ impl Resource {
 
     /// The facts and values that the hash of the plan covers.
     pub(super) fn document(&self) -> Value {
-        json!({ "steps": self.steps, "facts": self.facts, "values": self.values })
+        json!({ "type": self.kind, "steps": self.steps, "facts": self.facts, "values": self.values })
     }
 
     /// Returns whether both previews of the resource take the same steps with the same options.
@@ -207,7 +207,7 @@ impl Resource {
     /// How the resource changes; `None` if it stays as it is. Of several changes, the one that does most.
     pub(super) fn change(&self, urn: &str) -> Option<ChangeKind> {
         let name = urn.rsplit("::").next().unwrap_or_default();
-        let is_default = self.is_provider && name.starts_with("default");
+        let is_default = self.kind.starts_with("pulumi:providers:") && name.starts_with("default");
         let of_steps = self.steps.iter().filter_map(|step| kind_of(step, self.is_retained)).min();
         // Pulumi manages default providers by itself and shows no step of one. Their options concern the resources of the provider.
         let of_steps = of_steps.filter(|kind| !is_default || matches!(kind, ChangeKind::Update | ChangeKind::Replace));

@@ -381,18 +381,21 @@ fn state_is_equal_whatever_pulumi_rewrites() {
     other["deployment"]["resources"][0]["dependencies"] = json!(["a", "b"]);
     other["deployment"]["resources"][0]["propertyDependencies"] = json!({ "y": ["b"] });
     assert_eq!(digest(&other), expected);
-    let changes: [(&str, &dyn Fn(&mut Value)); 6] = [
-        ("value", &|resource| resource["inputs"]["s"]["plaintext"] = json!("\"other\"")),
-        ("protect", &|resource| resource["protect"] = json!(true)),
-        ("taint", &|resource| resource["taint"] = json!(true)),
-        ("delete", &|resource| resource["delete"] = json!(true)),
-        ("id", &|resource| resource["id"] = json!("j")),
-        ("dependency", &|resource| resource["dependencies"] = json!(["a"])),
-    ];
-    for (what, change) in changes {
+    for (path, value) in [
+        ("/inputs/s/plaintext", json!("\"other\"")),
+        ("/id", json!("j")),
+        ("/urn", json!("urn:c")),
+        ("/dependencies", json!(["a"])),
+        ("/dependencies/0", json!("c")),
+    ] {
         let mut other = one.clone();
-        change(&mut other["deployment"]["resources"][0]);
-        assert_ne!(digest(&other), expected, "{what}");
+        *other["deployment"]["resources"][0].pointer_mut(path).unwrap() = value;
+        assert_ne!(digest(&other), expected, "{path}");
+    }
+    for name in ["protect", "taint", "delete"] {
+        let mut other = one.clone();
+        other["deployment"]["resources"][0][name] = json!(true);
+        assert_ne!(digest(&other), expected, "{name}");
     }
     let mut other = one;
     other["deployment"]["pending_operations"] = json!([{ "resource": { "urn": "urn:a" }, "type": "creating" }]);
