@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Operation, StackReason, run::WaitReason};
+use crate::{Drift, Operation, PlanStatus, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +34,8 @@ pub struct StackStatus {
     pub waits_for: Option<String>,
     /// The state of drift.
     pub drift: DriftStatus,
+    /// The state of its plans, if it is guarded.
+    pub plan: PlanStatus,
     /// It was suspended at the last reconciliation.
     pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
     CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, PlatformFailures, ProjectInfo, Stack, StackDrift,
-    StackStatus, names,
+    StackPlan, StackStatus, names,
 };
 
 const READY: &str = "Ready";
@@ -39,6 +39,7 @@ impl Stack {
                 platform_failures: status
                     .platform_failures
                     .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
+                plan: Some(StackPlan::of(&status.plan)).filter(|plan| *plan != StackPlan::default()),
                 operated: status.operated,
                 ran: status.ran,
                 scope: status.scope.clone(),
@@ -137,7 +138,7 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
 const MESSAGE_BYTES: usize = 8 << 10;
 
 /// The message, or its beginning and a mark that it was cut.
-pub(super) fn cut(mut message: String) -> String {
+pub(crate) fn cut(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES - 3));
         message.push('…');
@@ -212,6 +213,7 @@ impl From<&StackStatus> for core::StackStatus {
             platform_failures: ours
                 .platform_failures
                 .map(|PlatformFailures { count, fresh }| core::PlatformFailures { count, fresh }),
+            plan: ours.plan.as_ref().map(StackPlan::read).unwrap_or_default(),
             waits_for: ours.waits_for.clone(),
             drift: drift_status(&status.conditions, ours.drift.as_ref()),
             suspended: ours.suspended.unwrap_or_default(),
