@@ -74,6 +74,7 @@ lint-docs: ## The language of the docs and of the comments in Rust, by the rules
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	$(CRATES)
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
+	cargo test --package runner --locked --test plans
 	cargo test --package driftless-tests --locked --lib --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
 
 # Only the command line may set TEST: an environment variable of that name would silently skip tests.

@@ -131,7 +131,7 @@ async fn may_change<C: Cluster, O: Objects, Q, T>(
 }
 
 /// The key of all digests, created by the first launcher that needs it.
-async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Error> {
+pub(crate) async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Error> {
     if let Some(key) = objects.get(keys::INPUTS_KEY).await? {
         return Ok(key);
     }

@@ -14,6 +14,7 @@ mod identity;
 mod images;
 mod inbox;
 mod inputs;
+mod plan;
 mod read;
 mod request;
 mod source;
@@ -343,6 +344,9 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         Err(Stop::Fail(error)) => return Err(Stop::Fail(error)),
     };
+    if let Some(Stop::Wait(reason, message)) = plan::excluded(ports.cluster, update, &request, &prepared).await? {
+        return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
+    }
     let kept = match &prepared.kept {
         Some(ours) => Some(keep(ports.cluster, update, ours).await?),
         None => None,

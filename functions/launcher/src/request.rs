@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use driftless_api::{Stack, Update, UpdateSpec, duration, names};
-use driftless_contract::{Launch, Operation, RunLimits, RunRequest, StackId};
+use driftless_contract::{Launch, Operation, PlanMode, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
-use crate::{Settings, spec};
+use crate::{Settings, plan, spec};
 
 /// Everything that determines a run. It comes from the Update until the launch record is written, and only from the record
 /// afterwards.
@@ -19,6 +19,8 @@ pub(crate) struct Request {
     pub(crate) limits: RunLimits,
     /// See [`RunRequest::not_secret`].
     pub(crate) not_secret: Vec<String>,
+    /// See [`RunRequest::plan`].
+    pub(crate) plan: Option<PlanMode>,
     /// See [`Launch::spot`].
     pub(crate) spot: bool,
     /// Decides the entries that the launch records. The default in a request that comes from the record, which has them.
@@ -62,6 +64,7 @@ impl Request {
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
+            plan: plan::mode(&spec, operation, stack),
             spec,
             operation,
             stack: stack.map(id),
@@ -77,18 +80,18 @@ impl Request {
 
     /// Reads the request of a launch record. `None` if another release wrote it in another form.
     pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
-        let RunRequest { spec, stack, limits, not_secret } = launch.request.clone()?;
+        let RunRequest { spec, stack, limits, not_secret, plan } = launch.request.clone()?;
         let spec: UpdateSpec = serde_json::from_value(spec).ok()?;
         let operation = operation(&spec).ok()?;
-        Some(Self { spec, operation, stack, limits, not_secret, spot: launch.spot, cache: CacheMode::default() })
+        Some(Self { spec, operation, stack, limits, not_secret, plan, spot: launch.spot, cache: CacheMode::default() })
     }
 
     /// The part of the request that the launch record keeps.
     pub(crate) fn to_record(&self) -> RunRequest {
-        let Self { spec, stack, limits, not_secret, .. } = self;
+        let Self { spec, stack, limits, not_secret, plan, .. } = self;
         // A spec that the API server returned is always JSON.
         let spec = serde_json::to_value(spec).unwrap_or_default();
-        RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone() }
+        RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone(), plan: plan.clone() }
     }
 
     /// Whether the run is a drift check.

@@ -20,6 +20,7 @@ use crate::{
     Error, Ports, Settings, Stop, compare,
     identity::{self, Account},
     inputs::Inputs,
+    plan,
     read::{Read, read},
     request::Request,
     source::{self, Source},
@@ -231,7 +232,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let run = RunId { update: key.clone(), uid, claim };
     // First, so that the user's own variables win.
     let env = git_environment(&ours).chain(env).collect();
-    let spec = RunSpec {
+    let mut spec = RunSpec {
         version: VERSION,
         run: run.clone(),
         operation,
@@ -264,7 +265,10 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         resources: left.map(|left| left.count),
         cache: None,
         not_secret: request.not_secret.clone(),
+        plan: None,
     };
+    let scope = ours.tree.as_ref().and_then(|tree| tree.scope.as_deref());
+    plan::request(ports.objects, settings, request, shape.image.as_deref(), scope, &mut spec).await?;
     // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
     let seal = match (&request.stack, operation) {
         (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),

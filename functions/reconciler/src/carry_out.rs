@@ -104,6 +104,18 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
                     launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
                 }
             }
+            Effect::Propose(update) => {
+                let created = create_update(ports.cluster, Update::of_proposal(&stack, update)).await;
+                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
+                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                }
+            }
+            Effect::SpendApproval => {
+                for name in [names::APPROVE, names::APPROVED_BY] {
+                    stack.annotations_mut().insert(name.into(), String::new());
+                }
+                stack = ports.cluster.patch_metadata(&stack).await?;
+            }
             Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
             Effect::WakeDependents => dependents::wake(ports, hint, stack.outputs()).await?,

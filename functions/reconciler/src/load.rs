@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use driftless_api::{
-    Program, Source, Stack, Update,
+    POLICY, Program, Source, Stack, Update,
     facts::{self, Compared, Facts, Fetch, Found},
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
-use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash, paths};
+use driftless_core::{Guard, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash, paths};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, Manifest};
 use jiff::Timestamp;
@@ -158,6 +158,22 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         Ok(Some(TreeState::Stored { project, scope }))
     }
 
+    async fn guard(&self) -> Result<Guard, Error> {
+        let mut found = [None, None];
+        for (kind, found) in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"].into_iter().zip(&mut found) {
+            match self.ports.cluster.get_dynamic(&self.object("admissionregistration.k8s.io/v1", kind, "", POLICY)).await {
+                // Kubernetes before 1.30, or no right to read it.
+                Err(KubernetesError::Permanent { message, .. }) => {
+                    return Ok(Guard::Broken(format!("{kind} {POLICY:?} cannot be read: {message}")));
+                }
+                Err(KubernetesError::Unreadable { message, .. }) => return Ok(Guard::Broken(message)),
+                got => *found = got?,
+            }
+        }
+        let [policy, binding] = found;
+        Ok(driftless_api::guard(policy.as_ref(), binding.as_ref()))
+    }
+
     async fn inputs(&self, stack: &CoreStack) -> Result<Option<Compared>, Error> {
         let seen = self.ports.objects.read(&keys::inputs(self.cluster, &stack.uid)).await?;
         Ok(seen.map(|seen| Compared { digest: seen.digest, at: seen.at, waits_for: seen.waits_for }))
@@ -171,7 +187,7 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
         Verdict::Aborted { message } => (false, None, message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, operated, started_at, drift, platform_failure, .. } = outcome;
+    let Outcome { outputs, permalink, inputs, operated, started_at, drift, plan, platform_failure, .. } = outcome;
     RunOutcome {
         started: started_at.is_some(),
         operated: operated.unwrap_or(started_at.is_some()),
@@ -181,6 +197,8 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
         interrupted: reason == Some(FailureReason::Interrupted) || platform_failure,
         platform_failure,
         drift,
+        plan: plan.map(Box::new),
+        stale: reason == Some(FailureReason::PlanStale),
         outputs,
         project,
         permalink,

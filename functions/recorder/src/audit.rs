@@ -1,8 +1,8 @@
-//! The audit record of a run.
+//! The records of a run for people: the audit record, and that of its plan.
 
 use driftless_api::{Update, UpdateSpec};
 use driftless_aws::Objects;
-use driftless_contract::{AuditRecord, Launch, Outcome, VERSION, Verdict, keys};
+use driftless_contract::{AuditRecord, Launch, Outcome, PlanMode, PlanRecord, VERSION, Verdict, keys};
 use kube::ResourceExt as _;
 
 use crate::Error;
@@ -19,9 +19,19 @@ pub(crate) async fn record<O: Objects>(
     Ok(())
 }
 
+/// Writes the record of the plan that a run made. Of equal plans, the first record stays.
+pub(crate) async fn record_plan<O: Objects>(objects: &O, launch: Option<&Launch>, outcome: &Outcome) -> Result<(), Error> {
+    let stack = launch.and_then(|launch| launch.request.as_ref()?.stack.as_ref());
+    let (Some(plan), Some(stack)) = (&outcome.plan, stack) else { return Ok(()) };
+    let record = PlanRecord { version: VERSION, run: outcome.run.clone(), plan: plan.clone() };
+    objects.write_once(&keys::plan(&outcome.run.update.cluster, &stack.uid, &plan.hash), &record).await?;
+    Ok(())
+}
+
 /// The record. What ran is in the launch record, because a user could have changed an Update that never started.
 fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outcome: &Outcome) -> AuditRecord {
     let request = launch.and_then(|launch| launch.request.as_ref());
+    let mode = request.and_then(|request| request.plan.as_ref());
     let launched = request.and_then(|request| serde_json::from_value::<UpdateSpec>(request.spec.clone()).ok());
     let spec = launched.or_else(|| update.map(|update| update.spec.clone())).unwrap_or_default();
     let ours = spec.driftless.unwrap_or_default();
@@ -38,6 +48,8 @@ fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outc
         targets: spec.target,
         commit: ours.commit,
         digest: ours.tree.and_then(|tree| tree.digest),
+        plan: outcome.plan.as_ref().map(|plan| plan.hash.clone()),
+        approved_by: mode.and_then(PlanMode::approved_by),
         task: task.map(ToOwned::to_owned),
         outcome: match &outcome.verdict {
             Verdict::Succeeded {} => "succeeded".into(),

@@ -2,7 +2,8 @@
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{
-    Drift, FailureReason, Installed, Phase, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict,
+    Drift, FailureReason, Installed, Phase, PlanMode, PlannedChanges, ProjectInfo, ResourceFailure, ResourceStep, RunResult,
+    Verdict,
 };
 use jiff::Timestamp;
 
@@ -26,7 +27,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, steps, drift, inputs, installed, pull_millis, .. } = result;
+    let RunResult { pending_operations, failures, steps, drift, plan, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => Verdict::Failed { phase, reason, message: cut(&message) },
@@ -46,12 +47,35 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
         steps: ResourceStep::longest(steps),
         drift: drift.map(Drift::bounded),
+        plan: plan.map(PlannedChanges::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),
         pull_millis,
         started_at: result.started_at.clamp(owned, ended_at),
         ended_at,
     }
+}
+
+/// Returns the result with a plan only if the launcher asked for one. A success without it, or with another one than the approved, is
+/// the claim of a program, so it counts as a failure.
+pub(crate) fn of_mode(mode: Option<&PlanMode>, mut result: RunResult) -> RunResult {
+    let hash = result.plan.as_ref().map(|plan| &plan.hash);
+    let problem = match mode {
+        None => {
+            result.plan = None;
+            return result;
+        }
+        Some(PlanMode::Apply { hash: approved, .. }) if hash.is_some_and(|hash| hash != approved) => {
+            "result of the task reports a success with another plan than the approved one"
+        }
+        Some(_) if hash.is_none() => "result of the task reports a success without a plan",
+        Some(PlanMode::Propose {} | PlanMode::Apply { .. }) => return result,
+    };
+    if result.verdict == (Verdict::Succeeded {}) {
+        result.verdict = unknown(problem);
+        result.outputs = None;
+    }
+    result
 }
 
 /// A failure without a known reason.

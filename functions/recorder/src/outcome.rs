@@ -38,6 +38,7 @@ pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
         failures: Vec::new(),
         steps: Vec::new(),
         drift: None,
+        plan: None,
         preview: launch.is_some_and(|launch| launch.preview),
         platform_failure: false,
         inputs: launch.and_then(|launch| launch.inputs.clone()),

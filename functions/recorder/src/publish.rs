@@ -72,6 +72,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
+    audit::record_plan(ports.objects, launch, outcome).await?;
     audit::record(ports.objects, update.as_ref(), launch, arn, outcome).await?;
     if let Some(task) = task {
         // After the claim is free: an archive takes some seconds to copy.

@@ -33,7 +33,8 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
         })
     };
     let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
-    let result = bound::bounded(result, owner.at, now);
+    let request = run.launch.as_ref().and_then(|launch| launch.request.as_ref());
+    let result = bound::of_mode(request.and_then(|request| request.plan.as_ref()), bound::bounded(result, owner.at, now));
     let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
     let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
     let outcome = Outcome {
@@ -49,6 +50,7 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
         failures: result.failures,
         steps: result.steps,
         drift: result.drift.filter(|_| preview),
+        plan: result.plan,
         preview,
         platform_failure: false,
         inputs: result.inputs,

@@ -202,6 +202,46 @@ pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
+/// The preview from which the plan of an operation is made. Without `--expect-no-changes`, because a preview that fails writes no
+/// plan. Its standard output has no secrets, and is not shown.
+pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path) -> Call {
+    use Operation::{Destroy, Preview, Refresh, Up};
+    let mut arguments: Vec<String> = match spec.operation {
+        Up | Preview => vec!["preview".into(), "--json".into(), "--show-sames".into(), "--show-reads".into()],
+        Refresh | Destroy => {
+            vec![spec.operation.as_str().into(), "--suppress-progress".into(), "--preview-only".into()]
+        }
+    };
+    if matches!(spec.operation, Up | Preview) {
+        // In the plan only: standard output and the event log show no secrets.
+        arguments.extend(["--show-secrets".into(), format!("--save-plan={}", plan.display())]);
+        arguments.extend(spec.replace.iter().map(|urn| format!("--replace={urn}")));
+    }
+    arguments.push(format!("--event-log={}", event_log.display()));
+    let mut flag = |set: bool, operations: &[Operation], flag: &str| {
+        if set && operations.contains(&spec.operation) {
+            arguments.push(flag.to_owned());
+        }
+    };
+    flag(spec.refresh && !refreshes_before(spec), &[Up, Preview, Destroy], "--refresh");
+    flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
+    flag(spec.run_program, &[Refresh, Destroy], "--run-program");
+    arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
+    arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));
+    Call::new(arguments, Some(&spec.stack))
+}
+
+/// The operation that applies a plan. Never with `--skip-preview`: without a preview, Pulumi finds a difference only after it has
+/// changed other resources.
+pub(crate) fn apply(spec: &RunSpec, event_log: &Path, plan: &Path) -> Call {
+    let mut call = operation(spec, event_log);
+    if spec.operation == Operation::Up {
+        call.arguments.retain(|argument| argument != "--skip-preview");
+        call.arguments.push(format!("--plan={}", plan.display()));
+    }
+    call
+}
+
 /// The flags for Pulumi's log on standard error, with which every call starts.
 pub(crate) fn log(spec: &RunSpec) -> Vec<String> {
     let level = spec.log_level.filter(|level| *level > 0);
@@ -258,6 +298,7 @@ mod tests {
             files: vec![],
             cache: None,
             not_secret: vec![],
+            plan: None,
         }
     }
 

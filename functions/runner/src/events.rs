@@ -6,14 +6,15 @@ use std::{
     io::{self, BufRead, BufReader},
     mem,
     path::Path,
+    rc::Rc,
 };
 
 use driftless_contract::{Drift, DriftedResource, ResourceFailure, ResourceStep};
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
-use crate::mask::Mask;
+use crate::{mask::Mask, plan::Violations};
 
 /// A longer event is skipped: it belongs to a resource with a huge state, and only its kind would be counted.
 const MAX_LINE_BYTES: usize = 8 << 20;
@@ -59,6 +60,10 @@ pub struct Events {
     pub steps: Vec<ResourceStep>,
     /// Such steps in progress, in order, each with the second of its start.
     running: Vec<(Step, i64)>,
+    /// A step has started that changes something outside.
+    pub(crate) acted: bool,
+    /// See [`Events::under`].
+    violations: Option<Rc<Violations>>,
     errors: Vec<String>,
     /// The program's standard error: the only message if its language host has none of its own.
     complaints: Vec<String>,
@@ -71,6 +76,8 @@ struct Event {
     /// In seconds since the epoch.
     #[serde(default)]
     timestamp: i64,
+    #[serde(rename = "preludeEvent")]
+    prelude: Option<IgnoredAny>,
     #[serde(rename = "resourcePreEvent")]
     started: Option<OfStep>,
     #[serde(rename = "resOutputsEvent")]
@@ -87,6 +94,9 @@ struct Event {
 struct OfStep {
     #[serde(default)]
     metadata: Step,
+    /// The step belongs to a preview.
+    #[serde(default)]
+    planning: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -172,6 +182,11 @@ fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
 }
 
 impl Events {
+    /// The events of an update under a plan. It previews first, and the events of the update replace those of the preview.
+    pub(crate) fn under(violations: Option<Rc<Violations>>) -> Self {
+        Self { violations, ..Self::default() }
+    }
+
     /// Reads what was appended to the file since the last call. A missing file counts as empty.
     pub(crate) fn read(&mut self, path: &Path, mask: &Mask) -> io::Result<()> {
         if self.reader.is_none() {
@@ -203,16 +218,26 @@ impl Events {
     /// Reads one line. An unknown event is skipped, because new versions of Pulumi add kinds.
     pub fn take(&mut self, line: &[u8], mask: &Mask) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+        if event.prelude.is_some() && self.violations.is_some() {
+            let (seen, reader, violations) = (self.seen, self.reader.take(), self.violations.take());
+            *self = Self { seen, violations, reader, ..Self::default() };
+        }
         self.seen += 1;
+        self.acted |= event.started.as_ref().is_some_and(|step| !step.planning && step.metadata.op != "same");
         self.started += u32::from(event.started.is_some());
         self.done += u32::from(event.done.is_some() || event.failed.is_some());
         self.failed += u32::from(event.failed.is_some());
         let started = event.started.map(|of| of.metadata).filter(|step| step.op != "same" && step.is_custom());
         self.running.extend(started.map(|step| (step, event.timestamp)));
-        for (OfStep { metadata: ended }, failed) in event.done.iter().zip([false]).chain(event.failed.iter().zip([true])) {
+        for (OfStep { metadata: ended, planning }, failed) in
+            event.done.iter().zip([false]).chain(event.failed.iter().zip([true]))
+        {
             // Matched by the resource alone, because a refresh may end with another operation than it started with.
             if let Some(at) = self.running.iter().rposition(|(step, _)| step.urn == ended.urn) {
                 let (step, started) = self.running.remove(at);
+                if *planning {
+                    continue;
+                }
                 self.steps.push(ResourceStep {
                     urn: mask.apply(&step.urn),
                     operation: step.op,
@@ -225,7 +250,7 @@ impl Events {
         if self.steps.len() > 2 * ResourceStep::MAX {
             self.steps = ResourceStep::longest(mem::take(&mut self.steps));
         }
-        if let Some(OfStep { metadata: step }) = &event.done
+        if let Some(OfStep { metadata: step, .. }) = &event.done
             && step.is_drift()
         {
             self.drifted += 1;
@@ -234,10 +259,10 @@ impl Events {
                 self.drift.pop_last();
             }
         }
-        if event.done.as_ref().is_some_and(|OfStep { metadata: step }| step.r#type == STACK) {
+        if event.done.as_ref().is_some_and(|OfStep { metadata: step, .. }| step.r#type == STACK) {
             self.outputs = stack_outputs(line);
         }
-        if let Some(OfStep { metadata: step }) = event.done
+        if let Some(OfStep { metadata: step, .. }) = event.done
             && step.op != "same"
             && self.changed.len() < MAX_CHANGED
         {
@@ -254,6 +279,10 @@ impl Events {
             "error" => &mut self.errors,
             "info#err" => &mut self.complaints,
             _ => return,
+        };
+        let message = match &self.violations {
+            Some(violations) => violations.without_values(&message, &urn),
+            None => message,
         };
         let (urn, message) = (mask.apply(&urn), mask.apply(message.trim_end()));
         if severity == "error"

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use driftless_contract::{FailureReason, Lock, MORE_DISK, MORE_MEMORY, OTHER_IMAGE};
 
-use crate::{events::Events, lock};
+use crate::{events::Events, lock, plan};
 
 /// Why a run failed: the condition's reason, and Pulumi's own message with secrets masked.
 #[derive(Clone, Debug)]
@@ -49,6 +49,28 @@ impl Failure {
             FailureReason::Unknown
         };
         Self { reason, message: if words.is_empty() { "pulumi failed without output".into() } else { words.into() } }
+    }
+
+    /// Names the remedy if this Pulumi cannot plan.
+    pub(crate) fn of_plan_flags(self) -> Self {
+        if !["unknown flag: --save-plan", "unknown flag: --plan"].iter().any(|flag| self.message.contains(flag)) {
+            return self;
+        }
+        let remedy = "nothing was changed; use an image with a newer pulumi; 3.259.0 is tested";
+        let message = format!("this pulumi cannot apply a plan; {remedy}; output of pulumi:\n{}", self.message);
+        Self { reason: FailureReason::PlanUnsupported, message }
+    }
+
+    /// Adapts the failure of an update under the plan `hash`. `acted`: it had begun to change resources.
+    pub(crate) fn of_plan(self, hash: &str, acted: bool) -> Self {
+        if !plan::is_violation(&self.message) {
+            return self.of_plan_flags();
+        }
+        let changed = if acted { "it stopped there, and earlier steps remain" } else { "nothing was changed" };
+        let remedy = "make the program deterministic, then review the next plan";
+        let message =
+            format!("the program does not do what plan {hash} says; {changed}; {remedy}; output of pulumi:\n{}", self.message);
+        Self { reason: FailureReason::PlanViolated, message }
     }
 
     /// A signal that the runner did not send ended Pulumi: the kernel sends one when the task runs out of memory.

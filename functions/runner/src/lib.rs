@@ -21,7 +21,9 @@ mod lock;
 mod log;
 mod mask;
 mod passphrase;
+mod pipe;
 mod places;
+mod plan;
 mod pulumi;
 mod s3;
 mod selection;
@@ -300,7 +302,8 @@ fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, 
             Verdict::Failed { phase: gauge.phase.get(), reason, message }
         }
     };
-    let Report { outputs, project, permalink, changes, pending_operations, failures, steps, drift, inputs, installed } = report;
+    let Report { outputs, project, permalink, changes, pending_operations, .. } = report;
+    let Report { failures, steps, drift, plan, inputs, installed, .. } = report;
     RunResult {
         version: VERSION,
         verdict,
@@ -313,6 +316,7 @@ fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, 
         failures,
         steps,
         drift,
+        plan,
         inputs,
         installed,
         pull_millis: None,

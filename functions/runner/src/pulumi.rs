@@ -25,6 +25,7 @@ use crate::{
     events::MAX_MESSAGE_BYTES,
     log::Log,
     mask::Mask,
+    plan::HIDDEN,
     stop::{Stop, lapsed, stopped},
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Pulumi<'a> {
     pub heard: Cell<Instant>,
     /// The further steps that ended Pulumi, if the interrupt did not.
     pub forced: RefCell<String>,
+    /// Hide what follows a message that may contain values; see [`HIDDEN`].
+    pub hides_violations: Cell<bool>,
 }
 
 /// How a call ended.
@@ -119,10 +122,38 @@ impl Pulumi<'_> {
         command
     }
 
+    /// Runs a call whose standard output is the answer, which is not shown. Unlike [`Pulumi::ask`], it is interrupted when the run
+    /// is to stop.
+    pub(crate) async fn answer(&self, call: &Call) -> io::Result<(Ended, Vec<u8>)> {
+        let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
+        let (stdout, mut answer) = (child.stdout.take(), Vec::new());
+        let mut read = Ok(0);
+        let reading = async {
+            if let Some(stdout) = stdout {
+                read = stdout.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await;
+            }
+        };
+        let ended = self.talk(child, "", reading).await?;
+        read?;
+        Ok((ended, answer))
+    }
+
     async fn finish(&self, mut child: Child, input: &str) -> io::Result<Ended> {
-        let (out, err) = (RefCell::default(), RefCell::default());
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let talking = join3(feed(stdin, input), self.show(stdout, &out), self.show(stderr, &err));
+        let out = RefCell::default();
+        let stdout = child.stdout.take();
+        let mut ended = self.talk(child, input, self.show(stdout, &out)).await?;
+        let out = out.take();
+        if ended.words.is_empty() {
+            ended.words = out.tail();
+        }
+        Ok(Ended { permalink: out.permalink, ..ended })
+    }
+
+    /// Waits for the end of a process whose standard output `reading` reads.
+    async fn talk(&self, mut child: Child, input: &str, reading: impl Future<Output = ()>) -> io::Result<Ended> {
+        let err = RefCell::default();
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let talking = join3(feed(stdin, input), reading, self.show(stderr, &err));
         tokio::pin!(talking);
         let waiting = self.wait(&mut child);
         tokio::pin!(waiting);
@@ -134,9 +165,8 @@ impl Pulumi<'_> {
                 status?
             }
         };
-        let (out, err) = (out.take(), err.take());
-        let words = if err.tail().is_empty() { out.tail() } else { err.tail() };
-        Ok(Ended { success: status.success(), killed: status.signal().is_some(), words, permalink: out.permalink })
+        let words = err.take().tail();
+        Ok(Ended { success: status.success(), killed: status.signal().is_some(), words, permalink: None })
     }
 
     async fn wait(&self, child: &mut Child) -> io::Result<ExitStatus> {
@@ -179,6 +209,7 @@ impl Pulumi<'_> {
         let Some(from) = from else { return };
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
+        let mut is_hidden = false;
         loop {
             let Ok(piece) = from.fill_buf().await else { return };
             let end = piece.iter().position(|byte| *byte == b'\n');
@@ -190,11 +221,20 @@ impl Pulumi<'_> {
             from.consume(used);
             if end.is_some() || (over && !line.is_empty()) {
                 let text = plain(&String::from_utf8_lossy(&line));
+                if !is_hidden && self.hides_violations.get() && text.contains(HIDDEN) {
+                    self.log.say("driftless: the rest of this output is not shown, because it may contain values of properties");
+                    is_hidden = true;
+                }
                 let masked = if line.len() > MAX_LINE_BYTES {
                     "(a line of more than 1 MiB)".into()
                 } else {
                     self.mask.apply(text.trim_end())
                 };
+                if is_hidden {
+                    self.heard.set(Instant::now());
+                    line.clear();
+                    continue;
+                }
                 self.log.say(&masked);
                 // A log line is no sign of life: the log also reports the renewal of leases while nothing happens.
                 if !is_log(&masked) {
@@ -324,6 +364,7 @@ mod tests {
             stop: stop.subscribe(),
             heard: Cell::new(Instant::now()),
             forced: RefCell::default(),
+            hides_violations: Cell::default(),
         }
     }
 

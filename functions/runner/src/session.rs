@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod outputs;
+mod plan;
 mod stack;
 
 use std::{
@@ -13,13 +14,14 @@ use std::{
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    rc::Rc,
     time::Duration,
 };
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, File, Identity, Installed, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo,
-    ResourceFailure, ResourceStep, RunSource, RunSpec, VERSION, to_json,
+    Drift, File, Identity, Installed, Lock, Operation, OutputValue, PROJECT_FILES, Phase, PlannedChanges, ProjectFile,
+    ProjectInfo, ResourceFailure, ResourceStep, RunSource, RunSpec, VERSION, to_json,
 };
 use futures::future::pending;
 use jiff::Timestamp;
@@ -43,6 +45,8 @@ use crate::{
     lock,
     log::Log,
     mask::Mask,
+    pipe::Pipe,
+    plan::Violations,
     pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
     selection,
@@ -85,6 +89,8 @@ pub(crate) struct Report {
     pub failures: Vec<ResourceFailure>,
     pub steps: Vec<ResourceStep>,
     pub drift: Option<Drift>,
+    /// See [`driftless_contract::RunResult::plan`].
+    pub plan: Option<PlannedChanges>,
     /// See [`RunSpec::inputs`].
     pub inputs: Option<String>,
     /// See [`driftless_contract::RunResult::installed`].
@@ -111,6 +117,10 @@ pub(crate) struct Session<'a> {
     oom_kills: u64,
     /// The engine has sent events, so Pulumi has found the stack.
     engaged: Cell<bool>,
+    /// Set while a plan is applied.
+    violations: OnceCell<Rc<Violations>>,
+    /// A step has started that changes something outside.
+    acted: Cell<bool>,
     /// What the cache is to be made with, once the source is in its place.
     cache: OnceCell<Cache<'a>>,
     image: String,
@@ -155,6 +165,7 @@ impl<'a> Session<'a> {
             stop: stop.subscribe(),
             heard: Cell::new(Instant::now()),
             forced: RefCell::default(),
+            hides_violations: Cell::default(),
         };
         let (now, vmstat) = (settings.now, settings.vmstat.clone());
         let (event_logs, oom_kills) = (scratch.join("events"), oom_kills(&vmstat));
@@ -174,6 +185,8 @@ impl<'a> Session<'a> {
             vmstat,
             oom_kills,
             engaged,
+            violations: OnceCell::new(),
+            acted: Cell::default(),
             cache: OnceCell::new(),
             image: image.to_owned(),
             scratch: scratch.clone(),
@@ -249,7 +262,7 @@ impl<'a> Session<'a> {
                 "config key {key:?} has both path and a JSON value; pulumi supports only one of them"
             )));
         }
-        if self.spec.preview_only && self.spec.operation != Operation::Refresh {
+        if self.spec.preview_only && self.spec.operation != Operation::Refresh && self.spec.plan.is_none() {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!(
                 "a drift check requires type refresh; the type of the Update is {operation:?}"
@@ -269,7 +282,11 @@ impl<'a> Session<'a> {
                 ended => return ended,
             }
         }
-        if self.select().await? { self.configured(&mut configuration, report).await } else { Ok(()) }
+        match &self.spec.plan {
+            _ if self.select().await? => self.configured(&mut configuration, report).await,
+            Some(request) => self.plan_nothing(request, report).await,
+            None => Ok(()),
+        }
     }
 
     /// Configures the stack, carries out the operation, and reads the outputs.
@@ -291,7 +308,7 @@ impl<'a> Session<'a> {
         self.gauge.operating.notify_one();
         let events = self.operation(report).await?;
         // Also in a run that is to stop by now, because the update succeeded and its outputs are reported.
-        if self.spec.operation == Operation::Up {
+        if self.spec.operation == Operation::Up && !self.spec.is_preview() {
             report.outputs = Some(self.outputs(events.outputs).await?);
         }
         self.store(report).await;
@@ -361,7 +378,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Carries out the operation and returns its events. Retries once if only locks of dead runs blocked it.
+    /// Carries out the operation and returns its events.
     async fn operation(&self, report: &mut Report) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not report them.
@@ -370,29 +387,37 @@ impl<'a> Session<'a> {
         if arguments::refreshes_before(self.spec) {
             self.refresh_before(report).await?;
         }
+        if let Some(request) = &self.spec.plan {
+            return self.operate_by_plan(request, report).await;
+        }
         if arguments::looks_before(self.spec) {
             self.destroy_before(report).await?;
         }
-        let (first, events) = self.attempt(report, "1", arguments::operation).await?;
+        self.operate(report, arguments::operation).await
+    }
+
+    /// Carries out a call that may change the stack. Retries once if only locks of dead runs blocked it.
+    async fn operate(&self, report: &mut Report, call: impl Fn(&RunSpec, &Path) -> Call) -> Result<Events, Failure> {
+        let (first, events) = self.attempt(report, "1", &call).await?;
         let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
         self.log.say("driftless: removing the locks of the stack; all belong to lost runs");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let (second, events) = self.attempt(report, "2", arguments::operation).await?;
+        let (second, events) = self.attempt(report, "2", &call).await?;
         self.judge(&second).map(|()| events)
     }
 
     /// Fails if a refresh would change anything.
     async fn refresh_before(&self, report: &mut Report) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(report, "0", arguments::refresh_before).await?;
+        let (ended, events) = self.attempt(report, "0", &arguments::refresh_before).await?;
         self.judge(&ended).map_err(|failure| if self.check_stop().is_err() { failure } else { failure.of_refresh(&events) })
     }
 
     /// Fails if a destroy would destroy anything.
     async fn destroy_before(&self, report: &mut Report) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(report, "0", arguments::destroy_before).await?;
+        let (ended, events) = self.attempt(report, "0", &arguments::destroy_before).await?;
         report.changes.clear();
         self.judge(&ended)?;
         let found: u64 = events.changes.iter().filter(|(change, _)| *change != "same").map(|(_, count)| count).sum();
@@ -424,11 +449,14 @@ impl<'a> Session<'a> {
         &self,
         report: &mut Report,
         number: &str,
-        call: fn(&RunSpec, &Path) -> Call,
+        call: &impl Fn(&RunSpec, &Path) -> Call,
     ) -> Result<(Ended, Events), Failure> {
         self.check_stop()?;
         let event_log = self.event_logs.with_extension(number);
-        let call = call(self.spec, &event_log);
+        let pipe = self.event_logs.with_extension(format!("{number}.pipe"));
+        // An update under a plan previews first.
+        let copy = self.violations.get().map(|_| Pipe::new(pipe.clone(), &event_log)).transpose().map_err(Failure::unknown)?;
+        let call = call(self.spec, if copy.is_some() { &pipe } else { &event_log });
         let held = self.pulumi.hold(&call).map_err(not_run)?;
         let removes = call.arguments.iter().any(|argument| argument == arguments::REMOVE);
         let lock = held.id().map(|pid| self.lock(pid, removes));
@@ -436,7 +464,7 @@ impl<'a> Session<'a> {
             // A held process has not started, and ends with this one.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
         }
-        let mut events = Events::default();
+        let mut events = Events::under(self.violations.get().cloned());
         let mut beat = tokio::time::interval(EVENTS_EVERY);
         let running = self.pulumi.release(held);
         tokio::pin!(running);
@@ -446,7 +474,11 @@ impl<'a> Session<'a> {
                 _ = beat.tick() => self.observe(&mut events, &event_log),
             }
         };
+        if let Some(copy) = copy {
+            copy.end().await.map_err(Failure::unknown)?;
+        }
         self.observe(&mut events, &event_log);
+        self.acted.set(self.acted.get() || events.acted);
         if ended.killed
             && let Some(lock) = lock
         {

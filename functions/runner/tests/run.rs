@@ -18,6 +18,7 @@ use self::aws::{Aws, REFUSED, Served, TASK, UNAVAILABLE, now, stored};
 
 mod aws;
 mod cache;
+mod plan;
 mod stops;
 
 #[tokio::test]

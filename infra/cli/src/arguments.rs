@@ -151,6 +151,28 @@ pub enum Command {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Approves the plan of a Stack with the annotation driftless.dev/approval: exactly that plan is applied, once.
+    Approve {
+        /// The Stack.
+        stack: String,
+        /// The hash of the plan, all 64 digits; the current plan without it.
+        #[arg(long, value_name = "HASH")]
+        plan: Option<String>,
+        /// Whether something is changed.
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Rejects the plan of a Stack: it is not applied.
+    Reject {
+        /// The Stack.
+        stack: String,
+        /// The hash of the plan, all 64 digits; the current plan without it.
+        #[arg(long, value_name = "HASH")]
+        plan: Option<String>,
+        /// Whether something is changed.
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
     /// Runs an operation once, with the source that the Stack ran last.
     Run {
         /// The operation.

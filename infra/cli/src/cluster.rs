@@ -3,7 +3,10 @@
 use std::{fmt::Debug, path::Path, time::Duration};
 
 use driftless_api::{Stack, Update};
-use http::{Request, header::ACCEPT};
+use http::{
+    Request,
+    header::{ACCEPT, CONTENT_TYPE},
+};
 use kube::{
     Api, Client, Config, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
@@ -11,7 +14,7 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Error, Result};
 
@@ -170,6 +173,19 @@ impl Cluster {
         let api = self.dynamic(api_version, kind, &self.namespace);
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.map(drop).map_err(|error| failure(&format!("patch {kind} {}/{name}", self.namespace), &error))
+    }
+
+    /// The name of the user, as the API server knows it.
+    pub async fn user(&self) -> Result<String> {
+        let call = "create SelfSubjectReview";
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+            .header(CONTENT_TYPE, "application/json")
+            .body(review.to_string().into_bytes());
+        let request = request.map_err(|error| Error::failed(format!("{call}: {error}")))?;
+        let review: Value = self.client.request(request).await.map_err(|error| failure(call, &error))?;
+        let name = review["status"]["userInfo"]["username"].as_str();
+        name.map(ToOwned::to_owned).ok_or_else(|| Error::failed(format!("{call}: the answer has no username")))
     }
 
     /// Deletes an object of the user's namespace.

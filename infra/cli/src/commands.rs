@@ -126,6 +126,14 @@ async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal
             let request = request::remediate(&cluster.get(&stack).await?, always)?;
             carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
+        Command::Approve { stack, plan, dry_run } => {
+            let request = request::approve(&cluster.get(&stack).await?, plan.as_deref(), &cluster.user().await?)?;
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Reject { stack, plan, dry_run } => {
+            let request = request::reject(&cluster.get(&stack).await?, plan.as_deref())?;
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
         Command::Run { operation, stack, settings, wait, timeout, yes, dry_run } => {
             if operation == RunOperation::Destroy && !yes && !dry_run.dry_run {
                 return Err(Error::failed("a destroy deletes the resources of the Stack; repeat the command with --yes"));

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use driftless_api::{Stack, Update};
-use driftless_core::{DriftVerdict, LastUpdateState, Operation, Stack as CoreStack};
+use driftless_core::{DriftVerdict, LastUpdateState, Operation, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -31,6 +31,8 @@ pub struct Diff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
+    /// A plan that waits for an approval: exactly what an approval would change.
+    Plan,
     /// `pulumi preview`: what an update would change.
     Preview,
     /// An `up`, `refresh` or `destroy`: what it changed.
@@ -106,7 +108,7 @@ pub fn of(stack: &Stack, updates: &[Update], logs: &BTreeMap<String, String>) ->
     let preview = preview.or_else(|| deleted(&core, Kind::Preview));
     // An update since then has made an older preview obsolete.
     let preview = preview.filter(|preview| update.as_ref().is_none_or(|update| update.ended < preview.ended));
-    let runs: Vec<_> = preview.into_iter().chain(update).chain(drift(&core)).collect();
+    let runs: Vec<_> = plan(&core).into_iter().chain(preview).chain(update).chain(drift(&core)).collect();
     let is_known = runs.iter().all(|run| run.differs.is_some());
     let is_left = runs.iter().any(|run| run.differs == Some(true));
     let differs = (is_known || is_left).then_some(is_left);
@@ -157,6 +159,34 @@ fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
         resources: Vec::new(),
         unnamed: 0,
         differs: (succeeded && kind == Kind::Update).then_some(false),
+    })
+}
+
+/// The plan of a guarded Stack that waits for an approval.
+fn plan(stack: &CoreStack) -> Option<Run> {
+    let proposal = stack.status.plan.proposal.as_ref().filter(|proposal| proposal.state.is_pending())?;
+    let plan = proposal.plan.as_ref()?;
+    let resources: Vec<_> = plan
+        .changes
+        .first
+        .iter()
+        .map(|change| Resource {
+            change: change.kind.as_str().into(),
+            urn: change.urn.clone(),
+            properties: change.paths.clone(),
+            detail: String::new(),
+        })
+        .collect();
+    Some(Run {
+        kind: Kind::Plan,
+        update: proposal.update.clone(),
+        ended: Some(plan.made_at),
+        revision: proposal.wish.commit.clone(),
+        summary: format!("{} ({})", summary(plan), proposal.state.as_str()),
+        changes: plan.counts.iter().map(|(kind, count)| (kind.as_str().to_owned(), i64::from(*count))).collect(),
+        unnamed: i64::from(plan.changes.count) - i64::try_from(resources.len()).unwrap_or_default(),
+        resources,
+        differs: Some(true),
     })
 }
 
@@ -264,6 +294,7 @@ pub fn render(diff: &Diff, style: Style, now: Timestamp) -> String {
     let mut text = format!("{}\n", clean(&diff.object));
     for run in &diff.runs {
         let what = match run.kind {
+            Kind::Plan => "plan",
             Kind::Preview => "preview",
             Kind::Update => "update",
             Kind::DriftCheck => "drift check",

@@ -196,6 +196,8 @@ fn effect(effect: &Effect) -> Option<String> {
                 if new.current.commit.is_empty() { String::new() } else { format!(" of {}", short(&new.current.commit)) };
             format!("it starts {}{revision} as Update {}: {}", new.operation.as_str(), new.current.name, new.message)
         }
+        Effect::Propose(new) => format!("it makes a plan as Update {}", new.current.name),
+        Effect::SpendApproval => "it empties the annotation of the approval that a run has used".into(),
         Effect::CheckDrift(new) => format!("it starts a drift check as Update {}", new.current.name),
         Effect::Launch { update, .. } => format!("it hints Update {update}"),
         Effect::ReleaseUpdate { update, .. } => format!("it records the outcome of Update {update} on the Stack"),
@@ -461,6 +463,7 @@ fn update_facts(update: &Update, standing: Standing, now: Timestamp) -> Vec<Fact
         Standing::Outdated => "its Stack names it and has changed since",
         Standing::Suspended => "its Stack names it and is suspended",
         Standing::OutsideWindow => "its Stack names it, and its maintenance window is closed",
+        Standing::Unapproved => "its Stack names it and requires an approval that it does not have",
         Standing::Foreign => "its Stack does not name it",
     };
     facts.push(fact("stack", standing));

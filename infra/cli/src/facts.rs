@@ -9,7 +9,7 @@ use driftless_api::{
     Program, Source, Stack, Update, Workspace,
     facts::{Compared, Facts, Fetch, Found},
 };
-use driftless_core::{Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths};
+use driftless_core::{Guard, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -126,6 +126,8 @@ impl Facts for Reader<'_> {
             interrupted: reason == "Interrupted" || platform_failure,
             platform_failure,
             drift: None,
+            plan: None,
+            stale: reason == "PlanStale",
             outputs: None,
             project: status.project_info.map(|project| (project.name, project.runtime)),
             permalink: status.permalink,
@@ -157,6 +159,11 @@ impl Facts for Reader<'_> {
                 Ok(None)
             }
         }
+    }
+
+    async fn guard(&self) -> Result<Guard> {
+        // A team may rarely read the policies of its cluster. The Stack's condition names a missing one.
+        Ok(Guard::Intact)
     }
 
     async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>> {

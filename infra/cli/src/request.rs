@@ -1,7 +1,7 @@
 //! What a user asks of a Stack: the annotations and Updates that they would otherwise write by hand.
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{DriftVerdict, Operation, SourceRef, Stack as CoreStack};
+use driftless_core::{DriftVerdict, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -150,6 +150,41 @@ pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
         }
         _ => Err(Error::failed(format!("{} has no drift to remediate; its condition Drifted is not True", place(stack)))),
     }
+}
+
+/// The current plan of a Stack, if it is that of the hash.
+fn plan(stack: &Stack, hash: Option<&str>) -> Result<PlannedChanges> {
+    let core = CoreStack::from(stack);
+    let pending = core.status.plan.proposal.filter(|proposal| proposal.state.is_pending());
+    let plan = pending.and_then(|proposal| proposal.plan);
+    let plan = plan.ok_or_else(|| Error::failed(format!("{} has no plan that waits for an approval", place(stack))))?;
+    match hash {
+        Some(text) if text != plan.hash.as_str() => {
+            let remedy =
+                if PlanHash::parse(text).is_none() { "write all 64 digits" } else { "see it with kubectl driftless diff" };
+            Err(Error::failed(format!("{text} is not the current plan of {}, which is {}; {remedy}", place(stack), plan.hash)))
+        }
+        _ => Ok(plan),
+    }
+}
+
+/// Approves a plan of a Stack in the name of a user.
+pub fn approve(stack: &Stack, hash: Option<&str>, user: &str) -> Result<Request> {
+    let plan = plan(stack, hash)?;
+    let mut annotations = json!({ names::APPROVE: plan.hash.as_str(), names::APPROVED_BY: user });
+    if stack.annotations().get(names::REJECT).map(String::as_str) == Some(plan.hash.as_str()) {
+        annotations[names::REJECT] = Value::Null;
+    }
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    let change = Change::Patch { object: ("pulumi.com/v1".into(), "Stack".into(), stack.name_any()), patch };
+    Ok(Request::of(change, format!("approved for {}, as {user}: {}", place(stack), summary(&plan))))
+}
+
+/// Rejects a plan of a Stack.
+pub fn reject(stack: &Stack, hash: Option<&str>) -> Result<Request> {
+    let plan = plan(stack, hash)?;
+    let done = format!("rejected for {}: {}", place(stack), summary(&plan));
+    Ok(Request::of(annotate(stack, names::REJECT, Some(plan.hash.as_str())), done))
 }
 
 /// Cancels a run: its Update is deleted, and its task is stopped.

@@ -203,6 +203,51 @@ fn requests_equal_their_kubectl_patches() {
     golden("run", &dry_run(request::run(&stack("shop"), Operation::Preview, &settings)));
 }
 
+/// The Stack `shop` with a plan that waits for its approval.
+fn planned() -> Stack {
+    let digits = |digit: &str| digit.repeat(64);
+    let urn = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db";
+    let plan = json!({
+        "guarded": true, "state": "Proposed", "hash": digits("7"), "generation": 1, "commit": "main@sha1:7d1f0c2b9a8e", "update": "shop-p",
+        "counts": { "create": 3, "replace": 1 }, "changesTotal": 4, "madeAt": "2026-11-26T11:50:00Z", "unknownTotal": 2,
+        "changes": [{ "urn": urn, "change": "replace", "properties": ["engineVersion"], "replacedBy": ["engineVersion"] }],
+        "digests": {
+            "binding": digits("1"), "pulumi": "v3.259.0", "resources": digits("2"), "state": digits("3"), "version": 1,
+        },
+    });
+    let mut shop = stack("shop");
+    let ours = shop.status.get_or_insert_default().driftless.get_or_insert_default();
+    ours.plan = Some(serde_json::from_value(plan).unwrap());
+    shop
+}
+
+#[test]
+fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
+    let shop = planned();
+    let hash = "7".repeat(64);
+    let diff = diff::of(&shop, &[], &std::collections::BTreeMap::new());
+    assert_eq!(diff.differs, Some(true));
+    let [approve, reject] =
+        [request::approve(&shop, Some(&hash), "ann@example.com").unwrap(), request::reject(&shop, None).unwrap()];
+    let dry_run = |request: &request::Request| request.dry_run("team-a").unwrap();
+    golden(
+        "approve",
+        &format!(
+            "{}\n{}{}\n\n{}{}\n",
+            diff::render(&diff, PLAIN, now()),
+            dry_run(&approve),
+            approve.done,
+            dry_run(&reject),
+            reject.done
+        ),
+    );
+    let refused = |hash: &str| request::approve(&shop, Some(hash), "ann").unwrap_err().to_string();
+    assert!(refused("7777777").ends_with("; write all 64 digits"), "{}", refused("7777777"));
+    assert!(refused(&"8".repeat(64)).ends_with("; see it with kubectl driftless diff"));
+    let none = request::approve(&stack("shop"), None, "ann").unwrap_err().to_string();
+    assert!(none.ends_with("has no plan that waits for an approval"), "{none}");
+}
+
 #[test]
 fn request_output_names_its_effect() {
     let mut suspended = stack("web");

@@ -7,8 +7,8 @@ use std::{
 };
 
 use driftless_core::{
-    FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Readiness, RunOutcome, RunState, Snapshot, SourceRef,
-    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest, is_synced, observe, paths,
+    FetchFailure, GitSource, Guard, Inputs, MAX_PREREQUISITES, Prerequisite, Readiness, RunOutcome, RunState, Snapshot,
+    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest, is_synced, observe, paths,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -92,6 +92,8 @@ pub trait Facts {
         digest: &str,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
+    /// Whether the cluster enforces who may approve.
+    fn guard(&self) -> impl Future<Output = Result<Guard, Self::Error>>;
     /// What a run of the Stack would have read from Secrets and ConfigMaps.
     fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<Compared>, Self::Error>>;
 }
@@ -101,6 +103,9 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     let current = stack.status.current_update.as_ref().map(|current| current.name.as_str());
     let run = run(facts, &stack, current, now).await?;
     let check = self::run(facts, &stack, stack.status.drift.current.as_deref(), now).await?;
+    let proposal = self::run(facts, &stack, stack.status.plan.current.as_deref(), now).await?;
+    let is_guarded = stack.approval.is_some() || stack.status.plan.guarded;
+    let guard = if is_guarded { facts.guard().await? } else { Guard::Intact };
     let (source, tree, inputs) = match stack.spec.sources.as_slice() {
         // A live run needs no facts about its source.
         [one] if !matches!(run, RunState::Live(..)) => {
@@ -115,7 +120,7 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
         count if idle || count > MAX_PREREQUISITES => Default::default(),
         _ => prerequisites(facts, &stack, now).await?,
     };
-    Ok(Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs })
+    Ok(Snapshot { stack, source, tree, run, check, proposal, guard, prerequisites, requires, inputs })
 }
 
 /// The prerequisites of a Stack. If it waits for one of them, their own prerequisites too, and so on.

@@ -13,6 +13,7 @@ pub mod crds;
 pub mod facts;
 pub mod finalizer;
 mod flux;
+mod guard;
 mod json;
 mod merge;
 mod mount_path;
@@ -25,6 +26,7 @@ mod resources;
 mod shape;
 mod shared;
 mod stack;
+mod stack_plan;
 mod template;
 mod update;
 mod volumes;
@@ -32,6 +34,7 @@ mod workspace;
 
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
 pub use flux::{Artifact, KINDS, Source};
+pub use guard::{POLICY, guard};
 pub use merge::merge;
 pub use own_source::OwnSource;
 pub use pod::{
@@ -50,6 +53,7 @@ pub use stack::{
     Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackExpiry, StackOutputs, StackRetries, StackSpec,
     StackStatus, WorkspaceReclaimPolicy,
 };
+pub use stack_plan::{PlanDigests, PlannedResource, PlannedValue, StackPlan};
 pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
     UpdateStep,

@@ -55,6 +55,25 @@ pub const REMEDIATE: &str = "driftless.dev/remediate";
 /// The value of [`REMEDIATE`] that fixes all drift that is found.
 pub const ALWAYS: &str = "always";
 
+/// Annotation of a Stack: its changes need an approval. `required`, or `unless` and the kinds of change that need one, such as
+/// `unless replace,delete`.
+pub const APPROVAL: &str = "driftless.dev/approval";
+
+/// Annotation of a Stack: the hash of the plan that its user approves. The reconciler empties it when a run has used it.
+pub const APPROVE: &str = "driftless.dev/approve";
+
+/// Annotation of a Stack: the user who set [`APPROVE`]. The admission policy guarantees it.
+pub const APPROVED_BY: &str = "driftless.dev/approved-by";
+
+/// Annotation of a Stack: the hash of a plan that must not be applied.
+pub const REJECT: &str = "driftless.dev/reject";
+
+/// Annotation of a Stack with [`APPROVAL`]: the time after which a plan expires, such as `24h`; `72h` without it.
+pub const PLAN_TTL: &str = "driftless.dev/plan-ttl";
+
+/// Label of a proposal's Update, with an empty value, and annotation of the Update that applies a plan, with its hash.
+pub const PLAN: &str = "driftless.dev/plan";
+
 /// Label of a drift check's Update, with the value `true`.
 pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
 

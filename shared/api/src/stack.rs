@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{ObjectReference, ProjectInfo, json, template};
+use crate::{ObjectReference, ProjectInfo, StackPlan, json, template};
 
 /// The `spec` of a Stack: a Pulumi stack that Driftless keeps in sync with its source. The same in `v1` and `v1alpha1`.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
@@ -438,6 +438,8 @@ pub struct DriftlessStackStatus {
     pub next_look: Option<Time>,
     /// The last runs, if the platform failed them. They are not counted in `lastUpdate.failures`.
     pub platform_failures: Option<PlatformFailures>,
+    /// The plans of a Stack with the annotation `driftless.dev/approval`.
+    pub plan: Option<StackPlan>,
     /// Whether the operation of any run has ever started, so the stack may have resources. Absent if another operator or an earlier
     /// release ran the Stack.
     pub operated: Option<bool>,

@@ -90,8 +90,12 @@ pub struct DriftlessUpdate {
     /// Secrets and `ConfigMap`s that receive the outputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<StackOutputs>,
+    /// Hash of the approved plan that the run applies. A run that would do anything else changes nothing.
+    pub plan: Option<String>,
     /// Report drift without changing the state. Only for a refresh.
     pub preview_only: Option<bool>,
+    /// Make a plan for an approval. Only for a preview.
+    pub propose: Option<bool>,
     /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update answers.
     pub reconcile_request: Option<String>,
     /// Keep a sealed copy of the inputs of the run, for the destroy of the Stack.

@@ -176,6 +176,7 @@ fn drift_check_ignores_the_spec_of_the_update_template() {
         tree: None,
         workspace: workspace(&CoreStack::from(&stack).spec),
         on_demand: false,
+        plan: None,
     };
     let on_spot = |check: &Update| check.metadata.annotations.clone().and_then(|mut all| all.remove(names::CAPACITY));
     let check = Update::of_check(&stack, &new);

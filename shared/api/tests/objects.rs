@@ -3,8 +3,9 @@
 
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
 use driftless_core::{
-    CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Operation, PlatformFailures, Readiness,
-    SourceState, StackReason, StackStatus,
+    ChangeKind, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation, PlanHash,
+    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Readiness,
+    SourceState, StackReason, StackStatus, Wish,
 };
 use jiff::Timestamp;
 use kube::core::DynamicObject;
@@ -228,6 +229,43 @@ fn last_good_artifact_is_used_unless_deleted_or_unverified() {
     }
 }
 
+/// A status with every field of a plan.
+fn plan_status(at: Timestamp) -> PlanStatus {
+    let hash = |digit: &str| PlanHash::parse(&digit.repeat(64)).unwrap();
+    let text = || "text".to_owned();
+    let leaves = |count| Listed { count, first: vec![PlannedLeaf { urn: text(), path: text() }] };
+    let change = PlannedChange { urn: text(), kind: ChangeKind::Replace, paths: vec![text()], replaced_by: vec![text(), text()] };
+    let plan = PlannedChanges {
+        hash: hash("a"),
+        parts: PlanParts {
+            version: 1,
+            binding: hash("b"),
+            resources: hash("c"),
+            state: hash("d"),
+            pulumi: text(),
+            tree: Some(text()),
+        },
+        operation: Operation::Up,
+        counts: ChangeKind::ALL.into_iter().zip(1..).collect(),
+        changes: Listed { count: 45, first: vec![change] },
+        unknown: leaves(2),
+        unstable: leaves(3),
+        made_at: at,
+    };
+    let wish = Wish { commit: text(), generation: 3, reconcile_request: text(), refresh: true };
+    let proposal = Proposal {
+        state: PlanState::Approved,
+        plan: Some(plan),
+        wish,
+        update: text(),
+        by: Some(text()),
+        expires: Some(at),
+        note: text(),
+        failures: 2,
+    };
+    PlanStatus { guarded: true, current: Some(text()), last: Some(text()), proposal: Some(proposal), spent: Some(hash("e")) }
+}
+
 #[test]
 fn stack_status_round_trips() {
     let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
@@ -259,6 +297,7 @@ fn stack_status_round_trips() {
         waits_for: Some(text()),
         drift: DriftStatus { current: Some(text()), last: Some(text()), checked: Some(at), verdict: Some(DriftVerdict::None) },
         expiry: Some(Expiry { at, blocked: Some(text()) }),
+        plan: plan_status(at),
         suspended: true,
         inputs: Some(text()),
         scope: Some(text()),

@@ -38,6 +38,8 @@ fn created(stack: &Stack) -> (Value, Value) {
         tree: TreeState::Stored { project: driftless_core::Project::There, scope: None },
         run: RunState::None,
         check: RunState::None,
+        proposal: RunState::None,
+        guard: driftless_core::Guard::Intact,
         prerequisites: Vec::new(),
         requires: std::collections::BTreeMap::new(),
         inputs: None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{RunId, StackId};
+use crate::{PlanHash, RunId, StackId};
 
 /// The audit record of a run, for people: its requester, what it ran and changed, and its end. No function decides anything from it,
 /// and none can replace or delete it. It has no message and no value of a program, so no secret can be in it.
@@ -45,6 +45,12 @@ pub struct AuditRecord {
     /// The digest of the source's tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The hash of the plan that the run made; absent for a run that was asked for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanHash>,
+    /// The user who approved the plan that the run was to apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
     /// The task that ran; absent if none started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,

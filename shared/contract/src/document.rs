@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     AuditRecord, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, OutputObjects, Owner,
-    Progress, Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
+    PlanRecord, Progress, Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
 };
 
 /// A message or document that this release cannot read. The cause is a bug or another release, never a transient condition: a message
@@ -87,6 +87,7 @@ documents! {
     "owner" Owner WrittenOnce;
     "outcome" Outcome WrittenOnce;
     "audit record" AuditRecord WrittenOnce;
+    "plan" PlanRecord WrittenOnce;
     "task's run" TaskRun Rewritten;
     "run spec" RunSpec Rewritten;
     "identity" Identity Rewritten;

@@ -7,12 +7,12 @@ pub use driftless_core::hash;
 
 use std::{collections::BTreeMap, fmt, ops::Deref};
 
-use driftless_core::{Layer, StoredTree};
+use driftless_core::{Layer, PlanHash, StoredTree};
 use jiff::Timestamp;
 
 use crate::{
-    AuditRecord, FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, OutputObjects, Owner, Progress,
-    Resources, RunId, RunResult, RunSpec, SealedInputs, StackId, TaskRun, UnfitArchitecture,
+    AuditRecord, FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, OutputObjects, Owner, PlanRecord,
+    Progress, Resources, RunId, RunResult, RunSpec, SealedInputs, StackId, TaskRun, UnfitArchitecture,
 };
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
@@ -288,6 +288,12 @@ pub fn log(update: &ObjectKey, uid: &str) -> String {
 pub fn audit(outcome: &Outcome) -> Key<AuditRecord> {
     let (RunId { update, uid, .. }, at) = (&outcome.run, outcome.ended_at.strftime("%Y%m%dT%H%M%SZ"));
     Key::new(format!("audit/{}/{}/{at}-{}-{uid}", update.cluster, update.namespace, update.name))
+}
+
+/// The record of a plan of a Stack, for the retention of audit records.
+#[must_use]
+pub fn plan(cluster: &str, stack_uid: &str, hash: &PlanHash) -> Key<PlanRecord> {
+    Key::new(format!("plans/{cluster}/{stack_uid}/{hash}"))
 }
 
 /// The folder of a task, by its ARN or id. `role_id` is the unique id of the task role.

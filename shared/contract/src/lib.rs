@@ -10,6 +10,7 @@ mod hint;
 pub mod keys;
 mod message;
 mod outputs;
+mod plan;
 mod report;
 mod run;
 
@@ -17,13 +18,14 @@ pub use audit::AuditRecord;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{
-    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, Operation,
-    PROJECT_FILES,
+    ChangeKind, Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, Listed, MORE_DISK, MORE_MEMORY,
+    OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
+pub use plan::{PlanMode, PlanRecord, PlanRequest};
 pub use report::{
     FailureReason, Installed, Lock, Outcome, OutputObjects, OutputValue, Phase, Progress, ProjectFile, ProjectInfo,
     ResourceFailure, ResourceStep, Resources, RunResult, Verdict,

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Drift, Layer, RunId};
+use crate::{Drift, Layer, PlannedChanges, RunId};
 
 /// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a row died before Pulumi checked
 /// for locks.
@@ -228,6 +228,9 @@ pub struct RunResult {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// The plan of a run with [`crate::RunSpec::plan`]; absent if the run failed before it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlannedChanges>,
     /// See [`crate::RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
@@ -259,6 +262,7 @@ impl RunResult {
             failures: Vec::new(),
             steps: Vec::new(),
             drift: None,
+            plan: None,
             inputs: None,
             installed: None,
             pull_millis: None,
@@ -318,6 +322,11 @@ driftless_core::reasons! {
         Interrupted: "The task was stopped.", "Nothing, if it was cancelled; else see the message.";
         OtherArchitecture: "The image is not built for the task's processor.", "Nothing; the next run has the other processor.";
         PlatformFailure: "The runner could not use the bucket before Pulumi started.", "Correct what the message says.";
+        PlanStale: "The plan is not the approved one any more; nothing was changed.", "Review the new plan and approve it.";
+        PlanViolated: "Pulumi stopped because the program did something else than the approved plan.", "Make the program deterministic, then review the next plan.";
+        PlanUnstable: "Two previews of the same program take different steps, so no plan holds; nothing was changed.", "Make the program deterministic.";
+        PlanUnsupported: "The image has a version of Pulumi that cannot apply a plan.", "Use an image with a newer Pulumi; 3.259.0 is tested.";
+        PendingOperations: "An earlier run left pending operations, so no plan is complete.", "Refresh the stack, then review the next plan.";
         Silent: "The run printed nothing for too long.", "See the log; raise `SilenceSeconds` if the program needs it.";
         TimedOut: "The run took too long.", "See the log; raise the limit that the message names.";
         Unknown: "Pulumi failed.", "Correct what the message says.";
@@ -400,6 +409,9 @@ pub struct Outcome {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// The plan that the run made; absent for a run that was asked for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlannedChanges>,
     /// See [`crate::RunSpec::is_preview`]; from the launcher, not from the task's report.
     #[serde(default)]
     pub preview: bool,

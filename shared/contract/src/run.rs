@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Architecture, Layer, Lock, ObjectKey, Operation, ProjectInfo};
+use crate::{Architecture, Layer, Lock, ObjectKey, Operation, PlanMode, PlanRequest, ProjectInfo};
 
 /// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +133,9 @@ pub struct RunRequest {
     /// See [`RunSpec::not_secret`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_secret: Vec<String>,
+    /// What the run may do, if its Stack is guarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanMode>,
 }
 
 /// The identity of a Stack that the launcher read from the API server, not of one that an Update only names.
@@ -316,7 +319,8 @@ pub struct RunSpec {
     /// `--run-program`
     #[serde(default)]
     pub run_program: bool,
-    /// Only for a refresh: a drift check, which changes nothing and reports drift.
+    /// For a refresh: a drift check, which changes nothing and reports drift. With [`RunSpec::plan`], a proposal of a refresh or of
+    /// a destroy, which changes nothing either.
     #[serde(default)]
     pub preview_only: bool,
     /// The verbosity of Pulumi's log on standard error; `None` for no log.
@@ -338,6 +342,9 @@ pub struct RunSpec {
     /// Outputs that are shown although they contain a value from a Secret. An output that Pulumi marks secret is never shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_secret: Vec<String>,
+    /// Make a plan before the operation, and apply only the approved one. Absent unless the Stack is guarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanRequest>,
 }
 
 impl RunSpec {
@@ -345,7 +352,8 @@ impl RunSpec {
     /// nothing about the backend's lock, because most versions take none for a preview.
     #[must_use]
     pub fn is_preview(&self) -> bool {
-        self.preview_only || self.operation == Operation::Preview
+        let is_proposal = self.plan.as_ref().is_some_and(|plan| plan.approved.is_none());
+        self.preview_only || self.operation == Operation::Preview || is_proposal
     }
 }
 

@@ -1,9 +1,11 @@
+mod plans;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree,
     NewUpdate, Operation, Plan, Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
-    StackStatus, Sync, TreeState, Why, Workspace, check_name, drift,
+    StackStatus, Sync, TreeState, Why, Workspace, apply_name, check_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -38,6 +40,7 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     }
     let mut reconciliation = Reconciliation::at(snapshot, now);
     reconciliation.absorb_check();
+    reconciliation.absorb_proposal();
     let readiness = reconciliation.absorb().unwrap_or_else(|| reconciliation.proceed());
     reconciliation.end(readiness)
 }
@@ -66,6 +69,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
+        plans::guard(&mut stack, &snapshot.guard);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
@@ -74,6 +78,7 @@ impl<'a> Reconciliation<'a> {
         if let Some(at) = self.ttl_at {
             self.requeue_by(at);
         }
+        self.end_plan();
         let before = &self.snapshot.stack.status;
         // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
         // would requeue.
@@ -217,14 +222,19 @@ impl<'a> Reconciliation<'a> {
                 }
                 match wanted {
                     Sync::Synced => {
+                        self.forget_plan();
                         let readiness = self.settled(source, polled);
                         self.check_drift(source, revision, digest);
                         readiness
                     }
                     Sync::Run(why) if let Some(opens) = self.closed_until() => self.outside_window(opens, &why),
-                    Sync::Run(_) if must_ask => self.fetch(source, "its latest commit"),
+                    Sync::Run(_) if must_ask && !self.has_plan(revision) => self.fetch(source, "its latest commit"),
                     Sync::Run(Why::Inputs) if let Some(readiness) = self.wait_for_inputs() => readiness,
-                    Sync::Run(why) => self.run(source, revision, digest, &why),
+                    Sync::Run(why) => {
+                        let readiness = self.run(source, revision, digest, &why);
+                        self.poll_while_waiting(source, polled);
+                        readiness
+                    }
                 }
             }
         }
@@ -312,6 +322,7 @@ impl<'a> Reconciliation<'a> {
             }),
             workspace: workspace(spec),
             on_demand: false,
+            plan: None,
         })));
     }
 
@@ -348,9 +359,10 @@ impl<'a> Reconciliation<'a> {
         Readiness::Reconciling { reason: StackReason::Suspended, message }
     }
 
-    /// When the maintenance window opens; `None` if a run may start now. A preview changes nothing, so it does not wait.
+    /// When the maintenance window opens; `None` if a run may start now. A preview changes nothing, so it does not wait, and neither
+    /// does the plan of a guarded Stack.
     fn closed_until(&self) -> Option<Timestamp> {
-        let waits = self.stack.deleting || !self.stack.spec.preview;
+        let waits = (self.stack.deleting || !self.stack.spec.preview) && self.stack.approval.is_none();
         self.stack.window.as_ref().filter(|_| waits)?.closed_until(self.now)
     }
 
@@ -379,7 +391,7 @@ impl<'a> Reconciliation<'a> {
     /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
     /// just read them.
     fn wants(&self, revision: &str) -> Sync {
-        let ended = matches!(self.snapshot.run, RunState::Ended(..));
+        let ended = [&self.snapshot.run, &self.snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));
         is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
     }
 
@@ -500,7 +512,7 @@ impl<'a> Reconciliation<'a> {
         self.start(why, revision.into(), Some(tree), workspace(spec))
     }
 
-    /// Creates the Update.
+    /// Creates the Update. A guarded Stack gets a plan first, and the Update once that is approved.
     fn start(&mut self, why: &Why, commit: String, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
         let spec = &self.snapshot.stack.spec;
         let operation = match (self.stack.deleting, spec.preview) {
@@ -508,25 +520,24 @@ impl<'a> Reconciliation<'a> {
             (false, true) => Operation::Preview,
             (false, false) => Operation::Up,
         };
-        let forward = operation != Operation::Destroy;
-        let last = self.stack.status.last_update.as_ref();
         // A destroy creates no stack. Here `create` means that the stack may be missing, because no run came far enough to create
         // something. In any other case a missing stack means a wrong name or backend, and its destroy would leave every resource
         // behind.
-        workspace.create &= forward || self.stack.status.operated == Some(false);
-        // Also for a retry, or a run for another reason, because any of them refreshes first.
-        let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
-        let current = CurrentUpdate {
-            name: update_name(&self.stack),
-            generation: self.stack.generation,
-            reconcile_request: self.stack.reconcile_request.clone(),
-            commit,
-        };
-        self.stack.status.current_update = Some(current.clone());
-        let (event_type, revision) = (EventType::Normal, Some(current.commit.clone()).filter(|commit| !commit.is_empty()));
+        workspace.create &= operation != Operation::Destroy || self.stack.status.operated == Some(false);
+        let mut new = self.new_update(operation, why, commit, tree, workspace);
+        if let Some(settings) = self.stack.approval.clone().filter(|_| operation != Operation::Preview) {
+            match self.gate(&settings, operation, why, &mut new) {
+                Ok(hash) => new.plan = Some(hash),
+                Err(readiness) => return readiness,
+            }
+            new.current.name = apply_name(&self.stack);
+        }
+        let last = self.stack.status.last_update.as_ref();
+        self.stack.status.current_update = Some(new.current.clone());
+        let (event_type, revision) = (EventType::Normal, Some(new.current.commit.clone()).filter(|commit| !commit.is_empty()));
         // Once per edit, not with every run of it. Another operator's runs sent no such Event.
-        let is_told = last.is_some_and(|last| last.generation == current.generation && self.stack.status.ran.is_some());
-        let notes = if forward && !is_told { notes(spec) } else { Vec::new() };
+        let is_told = last.is_some_and(|last| last.generation == new.current.generation && self.stack.status.ran.is_some());
+        let notes = if operation != Operation::Destroy && !is_told { notes(spec) } else { Vec::new() };
         self.effects.push(Effect::Event {
             event_type,
             reason: EventReason::StackUpdateDetected,
@@ -534,8 +545,31 @@ impl<'a> Reconciliation<'a> {
             revision,
         });
         self.effects.extend(notes);
-        self.effects.push(Effect::Run(Box::new(NewUpdate {
-            current,
+        self.effects.push(Effect::Run(Box::new(new)));
+        Readiness::processing("stack is being processed")
+    }
+
+    /// The Update of the next run.
+    fn new_update(
+        &self,
+        operation: Operation,
+        why: &Why,
+        commit: String,
+        tree: Option<NewTree>,
+        workspace: Workspace,
+    ) -> NewUpdate {
+        let spec = &self.snapshot.stack.spec;
+        let forward = operation != Operation::Destroy;
+        // Also for a retry, or a run for another reason, because any of them refreshes first.
+        let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
+        let has_failed = self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
+        NewUpdate {
+            current: CurrentUpdate {
+                name: update_name(&self.stack),
+                generation: self.stack.generation,
+                reconcile_request: self.stack.reconcile_request.clone(),
+                commit,
+            },
             operation,
             message: why.to_string(),
             targets: if forward { spec.targets.clone() } else { Vec::new() },
@@ -545,9 +579,9 @@ impl<'a> Reconciliation<'a> {
             run_program: !forward && spec.run_program,
             tree,
             workspace,
-            on_demand: last.is_some_and(|last| last.state == LastUpdateState::Failed),
-        })));
-        Readiness::processing("stack is being processed")
+            on_demand: has_failed,
+            plan: None,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, StackReason, StackStatus,
-    TreeState,
+    Effect, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Readiness, RunState, Snapshot, SourceState,
+    Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -17,7 +17,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
     let stack = &snapshot.stack;
     let live = matches!(snapshot.run, RunState::Live(..));
     let is_unseen = matches!(&snapshot.run, RunState::Live(_, update, _) if !update.is_unfinished());
-    let ended = matches!(snapshot.run, RunState::Ended(..));
+    let is_synced = matches!(&snapshot.proposal, RunState::Ended(_, outcome) if outcome.plan.as_deref().is_some_and(PlannedChanges::is_empty));
+    let ended = matches!(snapshot.run, RunState::Ended(..)) || is_synced;
     let run: Option<&NewUpdate> = plan.effects.iter().find_map(|effect| match effect {
         Effect::Run(update) => Some(&**update),
         _ => None,
@@ -63,7 +64,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
             "4: a Stack is deleted that is not at its announced end",
         );
     }
-    let checks = drift_checks(plan);
+    plan_rules(snapshot, plan, run, now, &mut check);
+    let checks = created(plan, |effect| if let Effect::CheckDrift(update) = effect { Some(update) } else { None });
     let checking = matches!(snapshot.check, RunState::Live(..));
     for new in &checks {
         check(!checking && checks.len() == 1, "1: two drift checks at once");
@@ -98,6 +100,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         let ended_by_a_change = [
             StackReason::SpecInvalid,
             StackReason::PulumiVersionTooLow,
+            StackReason::PlanRejected,
             StackReason::UpdateFailed,
             StackReason::UpdateConflict,
             StackReason::SourceUnavailable,
@@ -110,6 +113,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
                 || waits_for_a_change
                 || stack.suspended
                 || plan.status.current_update.is_some()
+                || plan.status.plan.current.is_some()
                 || plan.status.next_look.is_some(),
             "7: a waiting Stack is not requeued",
         );
@@ -129,15 +133,34 @@ fn is_used_up(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate) -> bool {
     is_failed && is_retry && is_counted && last.failures >= retries.limit
 }
 
-/// The drift checks that a plan creates.
-fn drift_checks(plan: &Plan) -> Vec<&NewUpdate> {
-    plan.effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::CheckDrift(update) => Some(&**update),
-            _ => None,
-        })
-        .collect()
+/// The rules about the plans of a guarded Stack.
+fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Timestamp, check: &mut impl FnMut(bool, &str)) {
+    let stack = &snapshot.stack;
+    if let Some(run) = run.filter(|run| run.operation != Operation::Preview) {
+        let is_guarded = stack.approval.is_some() || stack.status.plan.guarded && snapshot.guard != Guard::Intact;
+        let after = Stack { status: plan.status.clone(), ..stack.clone() };
+        check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
+        check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
+        check(run.plan.is_none() || plan.status.plan.spent != run.plan, "13: an approval is used twice");
+    }
+    let proposals = created(plan, |effect| if let Effect::Propose(update) = effect { Some(update) } else { None });
+    for new in &proposals {
+        let is_live = matches!(snapshot.proposal, RunState::Live(..));
+        check(!is_live && proposals.len() == 1, "1: two proposals at once");
+        check(plan.status.plan.current.as_ref() == Some(&new.current.name), "1: the status does not name the new proposal");
+        check(plan.status.current_update.is_none() && run.is_none(), "1: a proposal is created together with a run");
+        check(!stack.suspended && !stack.deleting, "1: a proposal of a suspended or deleted Stack is created");
+        check(new.operation == Operation::Preview && new.plan.is_none(), "13: a proposal that is not a preview");
+    }
+    let plan_of = |status: &StackStatus| status.plan.proposal.as_ref().and_then(|proposal| proposal.plan.clone());
+    let (before, after) = (plan_of(&stack.status), plan_of(&plan.status));
+    let is_made = matches!(snapshot.run, RunState::Ended(..)) || matches!(snapshot.proposal, RunState::Ended(..));
+    check(is_made || after.is_none() || after == before, "5: the plan changes without an outcome");
+}
+
+/// The Updates of one kind that a plan creates.
+fn created(plan: &Plan, of_kind: fn(&Effect) -> Option<&Box<NewUpdate>>) -> Vec<&NewUpdate> {
+    plan.effects.iter().filter_map(of_kind).map(|update| &**update).collect()
 }
 
 /// The plan that replaces one that breaks rules: it changes only the condition, which names them. The sweep continues to hint the

@@ -9,6 +9,7 @@
 //!   in its place.
 
 mod admission;
+mod approval;
 mod backoff;
 mod cache;
 mod decide;
@@ -23,6 +24,7 @@ mod outputs;
 mod overdue;
 mod paths;
 mod plan;
+mod planned;
 mod prerequisites;
 mod reasons;
 mod repository;
@@ -42,6 +44,7 @@ mod window;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
+pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish, summary};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
@@ -49,12 +52,13 @@ pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::{refused, violations};
 pub use model::*;
-pub use names::{PROJECT_FILES, check_name, hash, invalid_digest, invalid_object, update_name};
+pub use names::{PROJECT_FILES, apply_name, check_name, hash, invalid_digest, invalid_object, proposal_name, update_name};
 pub use observe::observe;
 pub use outputs::{ExistingOutputs, Output, OutputData, OutputKind, OutputStep, output_data, output_keys, output_step};
 pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
+pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};

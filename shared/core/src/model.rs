@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, DriftSettings, Readiness, StackStatus, Ttl, Window, run::UpdateFacts};
+use crate::{
+    ApprovalSettings, Drift, DriftSettings, Guard, PlanHash, PlannedChanges, Readiness, StackStatus, Ttl, Window,
+    run::UpdateFacts,
+};
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +28,10 @@ pub struct Snapshot {
     pub requires: BTreeMap<String, Vec<String>>,
     /// The Update that `status.driftless.drift` names as the current check.
     pub check: RunState,
+    /// The Update that `status.driftless.plan` names as the current proposal.
+    pub proposal: RunState,
+    /// Whether the cluster enforces who may approve.
+    pub guard: Guard,
     /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
     /// matter.
     pub inputs: Option<Inputs>,
@@ -69,6 +76,8 @@ pub struct Stack {
     pub window: Option<Window>,
     /// The settings of its drift checks; `None` without checks.
     pub drift: Option<DriftSettings>,
+    /// Its changes need an approval; `None` if it is not guarded.
+    pub approval: Option<ApprovalSettings>,
     /// `spec`
     pub spec: StackSpec,
     /// `status`, as read.
@@ -386,6 +395,8 @@ pub struct Run {
     pub scope: Option<String>,
     /// It refreshes first, so that it corrects drift.
     pub refresh: bool,
+    /// The approved plan that it applies.
+    pub plan: Option<PlanHash>,
 }
 
 /// Pulumi's operation.
@@ -441,6 +452,10 @@ pub struct RunOutcome {
     pub platform_failure: bool,
     /// The drift that a successful check found.
     pub drift: Option<Drift>,
+    /// The plan that it made.
+    pub plan: Option<Box<PlannedChanges>>,
+    /// The approved plan was not the one that it made, so it changed nothing.
+    pub stale: bool,
     /// Outputs, secret ones masked; `None` if the operation reports none.
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project's name and runtime.

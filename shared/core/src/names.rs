@@ -31,6 +31,20 @@ pub fn check_name(stack: &Stack) -> String {
     name(stack, &["drift", stack.status.drift.last.as_deref().unwrap_or(FIRST)])
 }
 
+/// The name of the next proposal, which depends in the same way on the proposal that was recorded last.
+#[must_use]
+pub fn proposal_name(stack: &Stack) -> String {
+    name(stack, &["plan", stack.status.plan.last.as_deref().unwrap_or(FIRST)])
+}
+
+/// The name of the Update that applies the current plan. A stale run is not recorded in `lastUpdate`, so the name also depends on
+/// the Update that made the plan.
+#[must_use]
+pub fn apply_name(stack: &Stack) -> String {
+    let made_by = stack.status.plan.proposal.as_ref().map_or(FIRST, |proposal| &proposal.update);
+    name(stack, &["apply", made_by, stack.status.last_update.as_ref().map_or(FIRST, |last| &last.name)])
+}
+
 fn name(stack: &Stack, after: &[&str]) -> String {
     let cut = stack.name.get(..MAX_STACK_PART).unwrap_or(&stack.name).trim_end_matches(['.', '-']);
     let parts: Vec<_> = [stack.uid.as_str()].into_iter().chain(after.iter().copied()).collect();

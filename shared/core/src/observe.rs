@@ -2,13 +2,18 @@ use jiff::Timestamp;
 
 use crate::{
     DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, Stack,
-    StackStatus,
+    StackStatus, approval::observe_applied,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
 #[must_use]
 pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
     let status = &stack.status;
+    let mut plan = status.plan.clone();
+    // A stale run changed nothing and says nothing about the Stack, so it is no update.
+    if let Some(stale) = observe_applied(&mut plan, run, outcome) {
+        return (StackStatus { current_update: None, plan, ..status.clone() }, stale);
+    }
     let previous = status.last_update.as_ref();
     // As in PKO, failures of several revisions are counted together, unless the Stack sets its own limit.
     let is_retry = |last: &&LastUpdate| last.state == LastUpdateState::Failed && last.last_attempted_commit == run.commit;
@@ -52,7 +57,7 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let (ran, operated) = (ever(outcome.started, status.ran), ever(outcome.operated, status.operated));
     let last_update = Some(last_update);
     let mut status =
-        StackStatus { current_update: None, last_update, ran, operated, conflict, platform_failures, ..status.clone() };
+        StackStatus { current_update: None, last_update, ran, operated, conflict, platform_failures, plan, ..status.clone() };
     // A first run that failed may have created resources, and their destroy needs the project.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);

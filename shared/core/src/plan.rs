@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{CurrentUpdate, EventReason, Operation, SourceRef, StackStatus, Workspace};
+use crate::{CurrentUpdate, EventReason, Operation, PlanHash, SourceRef, StackStatus, Workspace};
 
 /// The result of a reconciliation of a Stack.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,10 @@ pub enum Effect {
     Run(Box<NewUpdate>),
     /// Create the drift check's Update if it does not exist, and send it to the launcher.
     CheckDrift(Box<NewUpdate>),
+    /// Create the proposal's Update if it does not exist, and send it to the launcher.
+    Propose(Box<NewUpdate>),
+    /// Empty the annotations of an approval that a run has used.
+    SpendApproval,
     /// Send the current Update, or that of the drift check, to the launcher, because the Stack changed.
     Launch {
         /// The Update's namespace.
@@ -105,6 +109,8 @@ pub struct NewUpdate {
     pub workspace: Workspace,
     /// The last run failed, as it does when Fargate Spot reclaims its capacity, so this one runs on demand.
     pub on_demand: bool,
+    /// The approved plan that it applies.
+    pub plan: Option<PlanHash>,
 }
 
 /// The tree of a run.

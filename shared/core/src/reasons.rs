@@ -56,10 +56,13 @@ macro_rules! reasons {
 reasons! {
     /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
     StackReason {
+        ApprovalRequired: "A plan of the changes waits for an approval.", "Approve or reject it, as the message says (docs/approval.md).";
+        ApprovalUnguarded: "The cluster does not enforce who may approve, so no approval counts.", "Apply the admission policy that the message names.";
         Expired: "The TTL of the Stack has ended, and Driftless deletes it.", "Nothing; if the Stack stays, an Event names the cause.";
         OutsideWindow: "A run is wanted, and the maintenance window is closed.", "Nothing; it starts when the window opens. To start it now, remove the annotations of the window.";
         PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the \
              message; a change of the Stack retries it.";
+        PlanRejected: "The plan of the changes was rejected.", "Push a change, or request a reconciliation.";
         PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";
         PrerequisiteNotSatisfied: "A Stack in `spec.prerequisites` has not succeeded, or its last success is too old.", "See the named Stack; this one continues by itself.";
         PreviewFailed: "A preview failed, and is retried.", "Correct what the message says.";
@@ -97,6 +100,9 @@ reasons! {
         NoIdentity: "A destroy runs without the tokens of its ServiceAccount.", "Restore the ServiceAccount if the destroy needs it.";
         OutputsNotStored: "Outputs could not be written to their Secret, or to an object that the Stack names.", "Correct what the note says; the next run writes them.";
         PendingOperations: "An interrupted run left operations whose result Pulumi does not know.", "Check the resources with the provider, then refresh.";
+        PlanFailed: "The preview of a guarded Stack failed, so there is no plan to approve.", "Correct what the note says.";
+        PlanProposed: "A plan of the changes waits for an approval.", "Approve or reject it (docs/approval.md).";
+        PlanStale: "What was approved is no longer what would be done, so nothing was done.", "Approve the new plan.";
         PlatformFailure: "AWS did not start or ended a task before Pulumi was done.", "Usually nothing; the run is retried.";
         PodFieldsIgnored: "The template has fields that only matter to a pod.", "Nothing, or remove them.";
         ResourceFailed: "A resource failed in a run.", "Correct what the note says.";
@@ -117,6 +123,7 @@ reasons! {
     /// Why an Update does not start yet: `status.driftless.waitingReason`, and the reason of its condition `Progressing`. A Workspace that is not
     /// ready has the same reasons.
     WaitReason {
+        ApprovalRequired: "A Stack with the same Pulumi stack requires approvals.", "Change the Stack instead, or remove its annotation `driftless.dev/approval`.";
         ConcurrencyLimit: "A limit of concurrent runs is reached.", "Nothing; raise `MaxRuns` or `MaxRunsPerNamespace` if it lasts.";
         InputForbidden: "Driftless has no right to read a Secret or a ConfigMap.", "Bind the ClusterRole that the message names \
              (docs/installation.md).";

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Expiry, Operation, StackReason, run::WaitReason};
+use crate::{Drift, Expiry, Operation, PlanStatus, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +36,8 @@ pub struct StackStatus {
     pub drift: DriftStatus,
     /// The announced end of its life.
     pub expiry: Option<Expiry>,
+    /// The state of its plans, if it is guarded.
+    pub plan: PlanStatus,
     /// It was suspended at the last reconciliation.
     pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.

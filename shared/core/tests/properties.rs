@@ -64,7 +64,7 @@ prop_compose! {
     ) -> Run {
         Run {
             namespace: "team".into(), name: "shop-111".into(), generation, reconcile_request, commit, operation,
-            scope: Some("scope".into()), refresh,
+            scope: Some("scope".into()), refresh, plan: None,
         }
     }
 }
@@ -94,6 +94,60 @@ prop_compose! {
     ) -> DriftStatus {
         DriftStatus { current, last, checked, verdict }
     }
+}
+
+fn a_hash() -> impl Strategy<Value = PlanHash> {
+    prop_oneof![Just('a'), Just('b')].prop_map(support::hash_of)
+}
+
+prop_compose! {
+    fn a_changes()(hash in a_hash(), creates in 0_u32..2, deletes in 0_u32..2) -> PlannedChanges {
+        support::changes(hash, &[(ChangeKind::Create, creates), (ChangeKind::Delete, deletes)])
+    }
+}
+
+prop_compose! {
+    fn approval_settings()(
+        unless in any::<bool>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
+    ) -> ApprovalSettings {
+        let policy = if unless { ApprovalPolicy::Unless([ChangeKind::Delete].into()) } else { ApprovalPolicy::Required };
+        ApprovalSettings { policy, approved, approved_by: Some("ann".into()), rejected, ..ApprovalSettings::default() }
+    }
+}
+
+prop_compose! {
+    fn a_proposal()(
+        state in prop::sample::select(&PlanState::ALL[..]), plan in option::weighted(0.9, a_changes()), commit in commit(),
+        (generation, reconcile_request, refresh) in (1_i64..4, request(), any::<bool>()), expires in option::of(time()), failures in 0_i64..5,
+    ) -> Proposal {
+        let wish = Wish { commit, generation, reconcile_request, refresh };
+        Proposal { state, plan, wish, update: "plan-1".into(), by: None, expires, note: String::new(), failures }
+    }
+}
+
+prop_compose! {
+    fn plan_status()(
+        guarded in any::<bool>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
+        proposal in option::weighted(0.8, a_proposal()), spent in option::weighted(0.3, a_hash()),
+    ) -> PlanStatus {
+        PlanStatus { guarded, current, last, proposal, spent }
+    }
+}
+
+fn a_proposal_state() -> impl Strategy<Value = RunState> {
+    let run = || a_run().prop_map(|run| Run { name: "plan-2".into(), operation: Operation::Preview, ..run });
+    prop_oneof![
+        1 => Just(RunState::Missing),
+        1 => Just(RunState::Foreign),
+        2 => run().prop_map(|run| RunState::Live(run, UpdateFacts::default(), None)),
+        4 => (run(), any::<bool>(), any::<bool>(), option::of(a_changes().prop_map(Box::new))).prop_map(|(run, started, succeeded, plan)| {
+            RunState::Ended(run, RunOutcome { started, plan, ..outcome(succeeded) })
+        }),
+    ]
+}
+
+fn a_guard() -> impl Strategy<Value = Guard> {
+    prop_oneof![2 => Just(Guard::Intact), 1 => Just(Guard::Broken("the policy is missing".into()))]
 }
 
 fn a_check_state() -> impl Strategy<Value = RunState> {
@@ -127,6 +181,10 @@ fn a_run_state() -> impl Strategy<Value = RunState> {
             .prop_map(|(run, update, waiting)| RunState::Live(run, update, waiting)),
         2 => (a_run(), any::<bool>(), any::<bool>())
             .prop_map(|(run, succeeded, conflict)| RunState::Ended(run, RunOutcome { conflict, ..outcome(succeeded) })),
+        1 => (a_run(), a_hash(), any::<bool>(), any::<bool>(), option::of(a_changes().prop_map(Box::new))).prop_map(|(run, hash, operated, stale, plan)| {
+            let run = Run { plan: Some(hash), operation: Operation::Up, ..run };
+            RunState::Ended(run, RunOutcome { operated, stale, plan, ..outcome(!stale) })
+        }),
     ]
 }
 
@@ -199,8 +257,11 @@ prop_compose! {
             option::weighted(0.3, (time(), any::<bool>())),
             option::of((time(), any::<bool>())),
         ),
+        (approval, plan_status, proposal, guard) in (option::of(approval_settings()), plan_status(), a_proposal_state(), a_guard()),
     ) -> Snapshot {
-        let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, ..stack() };
+        let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, approval, ..stack() };
+        let proposal = if plan_status.current.is_some() { proposal } else { RunState::None };
+        stack.status.plan = plan_status;
         stack.window = window.map(support::window);
         stack.ttl = ttl.map(|(created, is_applied)| {
             Ttl::parse("2h", created, is_applied.then(|| "Kustomization flux-system/apps".into())).unwrap()
@@ -219,7 +280,7 @@ prop_compose! {
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
         let inputs = inputs.map(|(changed, read)| Inputs { changed, read, waits_for: None });
-        Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs }
+        Snapshot { stack, source, tree, run, check, proposal, guard, prerequisites, requires, inputs }
     }
 }
 
@@ -231,8 +292,12 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
     // The inputs of a run that ended are what the next comparison uses.
-    if let (RunState::Ended(..), Some(inputs)) = (&snapshot.run, &mut next.inputs) {
+    let ended = [&snapshot.run, &snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));
+    if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
         inputs.changed = false;
+    }
+    if let Some(settings) = next.stack.approval.as_mut().filter(|_| plan.effects.contains(&Effect::SpendApproval)) {
+        settings.approved = None;
     }
     next.run = match (created(plan), &snapshot.run) {
         (Some(new), _) => RunState::Live(
@@ -245,6 +310,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
                 operation: new.operation,
                 scope: new.tree.as_ref().and_then(|tree| tree.scope.clone()),
                 refresh: new.refresh,
+                plan: new.plan.clone(),
             },
             UpdateFacts::default(),
             None,
@@ -255,6 +321,11 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.check = match (&plan.status.drift.current, &snapshot.check) {
         (Some(_), RunState::Live(..)) => snapshot.check.clone(),
         (Some(name), _) => RunState::Live(Run { name: name.clone(), ..run(Operation::Refresh) }, UpdateFacts::default(), None),
+        (None, _) => RunState::None,
+    };
+    next.proposal = match (&plan.status.plan.current, &snapshot.proposal) {
+        (Some(_), RunState::Live(..)) => snapshot.proposal.clone(),
+        (Some(name), _) => RunState::Live(Run { name: name.clone(), ..run(Operation::Preview) }, UpdateFacts::default(), None),
         (None, _) => RunState::None,
     };
     next
@@ -289,7 +360,12 @@ proptest! {
         let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. } | Effect::ReclaimWorkspace));
         prop_assert!(idle, "{:#?}\nafter {:#?}", again, plan);
         prop_assert_eq!(again.requeue_at, None, "{:#?}\nafter {:#?}", again, plan);
-        prop_assert_eq!(again.status, plan.status);
+        let mut settled = plan.status.clone();
+        if plan.effects.contains(&Effect::SpendApproval) {
+            // The annotation is gone.
+            settled.plan.spent = None;
+        }
+        prop_assert_eq!(again.status, settled);
     }
 
     #[test]
@@ -307,15 +383,70 @@ proptest! {
 
 /// Adds a drift check to a plan that creates a run: the same Update.
 fn check_beside_run(plan: &mut Plan) {
+    beside_run(plan, Effect::CheckDrift);
+}
+
+fn beside_run(plan: &mut Plan, effect: fn(Box<NewUpdate>) -> Effect) {
     if let Some(update) = created(plan).cloned() {
-        plan.effects.push(Effect::CheckDrift(Box::new(update)));
+        plan.effects.push(effect(Box::new(update)));
     }
+}
+
+/// The proposal of the Stack.
+fn propose() -> Effect {
+    let mut guarded = stack();
+    guarded.approval = Some(ApprovalSettings::default());
+    guarded.status.plan.guarded = true;
+    let plan = plan(&snapshot(guarded));
+    let found = plan.effects.into_iter().find(|effect| matches!(effect, Effect::Propose(_)));
+    found.unwrap_or(Effect::SpendApproval)
+}
+
+/// Changes a plan, or its facts, so that it breaks a rule.
+type Break = fn(&mut Snapshot, &mut Plan);
+
+/// The rules about approvals.
+fn breaks_of_approvals() -> [(&'static str, Break); 9] {
+    [
+        ("1: two proposals at once", |_, plan| plan.effects.extend([propose(), propose()])),
+        ("1: the status does not name the new proposal", |_, plan| plan.effects.push(propose())),
+        ("1: a proposal is created together with a run", |_, plan| plan.effects.push(propose())),
+        ("1: a proposal of a suspended or deleted Stack is created", |snapshot, plan| {
+            snapshot.stack.suspended = true;
+            plan.effects.push(propose());
+        }),
+        ("13: a proposal that is not a preview", |_, plan| beside_run(plan, Effect::Propose)),
+        ("13: a guarded Stack is changed in a cluster without the policy", |snapshot, _| {
+            snapshot.stack.status.plan.guarded = true;
+            snapshot.guard = Guard::Broken("it is missing".into());
+        }),
+        ("13: a run of a guarded Stack has no approved plan", |snapshot, _| {
+            snapshot.stack.approval = Some(ApprovalSettings::default());
+        }),
+        ("13: an approval is used twice", |_, plan| {
+            plan.status.plan.spent = Some(support::hash_of('a'));
+            let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
+            update.plan = Some(support::hash_of('a'));
+        }),
+        ("5: the plan changes without an outcome", |_, plan| {
+            let proposal = Proposal {
+                state: PlanState::Proposed,
+                plan: Some(support::changes(support::hash_of('a'), &[])),
+                wish: Wish::default(),
+                update: "plan-1".into(),
+                by: None,
+                expires: None,
+                note: String::new(),
+                failures: 0,
+            };
+            plan.status.plan.proposal = Some(proposal);
+        }),
+    ]
 }
 
 /// Every rule, with a plan that was changed to break it.
 #[test]
 fn checker_detects_each_broken_invariant() {
-    type Break = fn(&mut Snapshot, &mut Plan);
     let breaks: [(&str, Break); 28] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
@@ -381,19 +512,20 @@ fn checker_detects_each_broken_invariant() {
             plan.status.current_update = None;
         }),
     ];
-    for (rule, break_it) in breaks {
+    let breaks: Vec<_> = breaks.into_iter().chain(breaks_of_approvals()).collect();
+    for (rule, break_it) in &breaks {
         let mut snapshot = snapshot(stack());
         let mut plan = plan(&snapshot);
         break_it(&mut snapshot, &mut plan);
         let found = violations(&snapshot, &plan, now());
-        assert!(found.contains(&rule.to_owned()), "{rule} is not among {found:?}");
+        assert!(found.contains(&(*rule).to_owned()), "{rule} is not among {found:?}");
 
         let mut refused = refused(&snapshot, &found);
         assert!(condition(&refused).starts_with("Stalled/PlanRefused: ") && condition(&refused).contains(rule), "{refused:?}");
         refused.status.readiness.clone_from(&snapshot.stack.status.readiness);
         assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), requeue_at: None });
     }
-    let is_rule = |text: &&str| text.starts_with(|first: char| first.is_ascii_digit()) && text[1..].starts_with(": ");
+    let is_rule = |text: &&str| text.split_once(": ").is_some_and(|(number, _)| number.parse::<u8>().is_ok());
     let rules: BTreeSet<_> = include_str!("../src/invariants.rs").split('"').filter(is_rule).collect();
-    assert_eq!(breaks.map(|(rule, _)| rule).into_iter().collect::<BTreeSet<_>>(), rules);
+    assert_eq!(breaks.iter().map(|(rule, _)| *rule).collect::<BTreeSet<_>>(), rules);
 }

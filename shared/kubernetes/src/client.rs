@@ -245,11 +245,17 @@ impl Cluster for Client {
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
         let ObjectKey { api_version, kind, namespace, name, .. } = key;
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        if !(group.is_empty() || is_name(group)) || ![version, kind, namespace, name].into_iter().all(is_name) {
+        if !(group.is_empty() || is_name(group))
+            || !(namespace.is_empty() || is_name(namespace))
+            || ![version, kind, name].into_iter().all(is_name)
+        {
             return Ok(None);
         }
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), namespace, &resource);
+        let api: Api<DynamicObject> = match namespace.as_str() {
+            "" => Api::all_with(self.kube.clone(), &resource),
+            namespace => Api::namespaced_with(self.kube.clone(), namespace, &resource),
+        };
         self.again(async || {
             match api.get(name).await {
                 Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),

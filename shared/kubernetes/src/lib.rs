@@ -164,7 +164,7 @@ pub trait Cluster {
     fn endpoint(&self) -> Endpoint;
     /// The object, if it exists; [`Error::Unreadable`] if this release cannot read it.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
-    /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served or cannot be read.
+    /// An object of a kind that is known only at run time; one without a namespace is of the cluster. [`Error::Permanent`] for a kind that is not served or cannot be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
     /// The first page, or the one at `from`, of the selected objects of a namespace, or of all. An object that exists the whole
     /// time is on one of the pages; one that is created or deleted between two of them may be.

@@ -170,7 +170,10 @@ fn round_trip(status: &core::StackStatus, now: Timestamp) {
 fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
     let last = status.last_update.as_mut().and_then(|last| last.last_resync_time.as_mut());
     let expiry = status.expiry.as_mut().map(|expiry| &mut expiry.at);
-    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut(), expiry].into_iter().flatten() {
+    let proposal = status.plan.proposal.as_mut();
+    let (expires, made) = proposal
+        .map_or((None, None), |proposal| (proposal.expires.as_mut(), proposal.plan.as_mut().map(|plan| &mut plan.made_at)));
+    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut(), expiry, expires, made].into_iter().flatten() {
         let before = i64::from(time.subsec_nanosecond() < 0);
         *time = Timestamp::from_second(time.as_second() - before).expect("it is one already");
     }
@@ -182,7 +185,8 @@ fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
         Some(DriftVerdict::Unknown(message)) => Some(message),
         _ => None,
     };
-    for message in [readiness, verdict].into_iter().flatten() {
+    let note = status.plan.proposal.as_mut().map(|proposal| &mut proposal.note);
+    for message in [readiness, verdict, note].into_iter().flatten() {
         if message.len() > 8 << 10 {
             message.truncate(message.floor_char_boundary((8 << 10) - 3));
             message.push('…');

@@ -28,8 +28,8 @@ const TIMER_SECONDS: u16 = 5;
 const CONSTANT: [&str; 6] = ["trees/", "keys/", "sealed/", "inputs/", "architectures/", "fetches/"];
 /// Keys that affect no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree.
 /// They are neither written nor found.
-const IGNORED: [&str; 8] =
-    ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/", "/out/live-log", "audit/"];
+const IGNORED: [&str; 9] =
+    ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/", "/out/live-log", "audit/", "plans/"];
 
 /// A longer answer is not printed.
 const SHOWN: usize = 120;

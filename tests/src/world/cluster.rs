@@ -243,7 +243,8 @@ async fn fill(project: &Path, admin: &Client) -> Result<()> {
         waits.map_or(Ok(()), |crd| bail!("{} is not established", crd.name_any()))
     })
     .await?;
-    apply(admin, &infra.join("rbac.yaml")).await
+    apply(admin, &infra.join("rbac.yaml")).await?;
+    apply(admin, &infra.join("approval.yaml")).await
 }
 
 /// Applies every object of a YAML file, or of a folder's `.yaml` files in the order of their names.

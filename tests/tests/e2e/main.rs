@@ -3,6 +3,7 @@
 
 mod alerts;
 mod answers;
+mod approval;
 mod attacks;
 mod bootstrap;
 mod cache;

@@ -148,6 +148,87 @@ async fn view_reads_our_objects_and_edit_writes_them() -> Result<()> {
     Ok(())
 }
 
+/// The shipped policy, as the API server enforces it: who may approve, loosen, forge, and write the state of a plan.
+#[tokio::test]
+async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    let applied = async {
+        let (cluster, admin) = cluster(&dirs, &supervisor).await?;
+        apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
+        let metadata = "{ name: shop, namespace: team-a, annotations: { driftless.dev/approval: required } }";
+        apply_yaml(
+            &admin,
+            &format!("{{ apiVersion: pulumi.com/v1, kind: Stack, metadata: {metadata}, spec: {{ stack: dev }} }}"),
+        )
+        .await?;
+        for (role, users) in [("driftless:approver", &["ann"][..]), ("driftless:view", &["bob"]), ("driftless:edit", &["bob"])] {
+            for user in users {
+                let name = format!("{user}-{}", role.replace(':', "-"));
+                run_in(&cluster, &["create", "rolebinding", &name, "-n", "team-a", "--clusterrole", role, "--user", user])?;
+            }
+        }
+        // The API server takes up a policy within seconds.
+        ready::until("the policy is enforced", LIMIT, async || {
+            ensure!(annotates(&cluster, "bob", &["driftless.dev/approval-"]).is_err(), "the annotation is removed");
+            Ok(())
+        })
+        .await?;
+        let verb = "the verb approve on stacks.pulumi.com is required";
+        let name = "driftless.dev/approved-by must be the name";
+        for (user, annotations, refusal) in [
+            ("bob", &["x=y"][..], None),
+            ("bob", &["driftless.dev/approve=aaa", "driftless.dev/approved-by=bob"], Some(verb)),
+            ("bob", &["driftless.dev/approval=unless delete"], Some(verb)),
+            ("bob", &["driftless.dev/approved-by=ann"], Some(name)),
+            ("ann", &["driftless.dev/approve=aaa", "driftless.dev/approved-by=bob"], Some(name)),
+            ("ann", &["driftless.dev/approve=aaa"], Some(name)),
+            ("ann", &["driftless.dev/approve=aaa", "driftless.dev/approved-by=ann"], None),
+            ("bob", &["driftless.dev/reject=bbb"], None),
+            ("bob", &["driftless.dev/reject-"], Some(verb)),
+            ("ann", &["driftless.dev/reject-"], None),
+            ("driftless:reconciler", &["driftless.dev/approve=", "driftless.dev/approved-by="], None),
+        ] {
+            let words = annotates(&cluster, user, annotations).err().map(|error| error.to_string()).unwrap_or_default();
+            let is_expected = refusal.map_or(words.is_empty(), |refusal| words.contains(refusal));
+            ensure!(is_expected, "{user} {annotations:?}: {words}");
+        }
+        // A user with the right to write statuses still writes no plan.
+        let role = "create clusterrole statuses --verb=get,patch,update --resource=stacks.pulumi.com,stacks.pulumi.com/status";
+        run_in(&cluster, &role.split(' ').collect::<Vec<_>>())?;
+        run_in(&cluster, &["create", "clusterrolebinding", "statuses", "--clusterrole", "statuses", "--user", "eve"])?;
+        let patches = |user: &str, status: &str| {
+            let patch = format!("{{\"status\":{status}}}");
+            let call = ["patch", "stack", "shop", "-n", "team-a", "--subresource=status", "--type=merge", "-p", &patch];
+            run_in(&cluster, &[&call[..], &as_user(user)].concat())
+        };
+        let plan = "{\"driftless\":{\"plan\":{\"state\":\"Approved\"}}}";
+        ready::until("the role is bound", LIMIT, async || patches("eve", "{\"driftless\":{\"ran\":true}}")).await?;
+        let refused = patches("eve", plan).err().context("eve wrote a plan")?;
+        ensure!(refused.to_string().contains("only Driftless writes status.driftless.plan"), "{refused}");
+        patches("admin", plan)?;
+        annotates(&cluster, "ann", &["driftless.dev/approval-"])
+    };
+    supervisor.guard(Box::pin(applied)).await?;
+    supervisor.stop().await;
+    Ok(())
+}
+
+/// The arguments of a call as that user; a part of the system is in its group.
+fn as_user(user: &str) -> Vec<&str> {
+    match user {
+        "admin" => Vec::new(),
+        user if user.starts_with("driftless:") => vec!["--as", user, "--as-group", user],
+        user => vec!["--as", user],
+    }
+}
+
+fn annotates(cluster: &Cluster, user: &str, annotations: &[&str]) -> Result<String> {
+    let call = ["annotate", "stack", "shop", "-n", "team-a", "--overwrite"];
+    run_in(cluster, &[&call[..], annotations, &as_user(user)].concat())
+}
+
 async fn cluster(dirs: &Dirs, supervisor: &Supervisor) -> Result<(Cluster, Client)> {
     let etcd = cluster::start_etcd(dirs, supervisor).await?;
     let cluster = Cluster::start(dirs, supervisor, project(), &etcd, None).await?;

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Unused rights, by role, API group with resource, and verb, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 6] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 7] = [
+    ("driftless:reconciler", "pulumi.com/stacks/status", "approve", Never, POLICY),
     ("driftless:reconciler", "pulumi.com/stacks/finalizers", "update", Never, OPENSHIFT),
     ("driftless:reconciler", "auto.pulumi.com/workspaces/finalizers", "update", Never, OPENSHIFT),
     ("driftless:recorder", "auto.pulumi.com/updates/finalizers", "update", Never, OPENSHIFT),
@@ -32,6 +33,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 6] = [
     ),
 ];
 const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such as OpenShift; the world's does not.";
+const POLICY: &str = "The admission policy asks the authorizer for it, which the audit log does not show.";
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Refused calls, by part, API group with resource, and verb, with the test that provokes them.

@@ -1,6 +1,7 @@
 //! Reconciliations of Updates in a world of fakes.
 
 mod abandoned;
+mod approval;
 mod attacks;
 mod by_hand;
 mod cache;

@@ -29,7 +29,7 @@ fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
     let ours =
         json!({ "commit": "main@sha1:00", "stackGeneration": 7, "reconcileRequest": "now", "tree": { "digest": "sha256:00" } });
     let spec = json!({ "type": "up", "target": ["urn:a"], "message": "canary", "driftless": ours });
-    let request = RunRequest { spec, stack: None, limits: RunLimits::default(), not_secret: Vec::new() };
+    let request = RunRequest { spec, stack: None, limits: RunLimits::default(), not_secret: Vec::new(), plan: None };
     put(&world, &key, &to_json(&Launch { request: Some(request), ..launch }));
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "canary".into() };
     let changes = BTreeMap::from([("create".to_owned(), 2)]);

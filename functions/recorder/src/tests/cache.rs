@@ -13,7 +13,7 @@ fn launched(preview: bool) -> World {
     let entries = [Layer::Dependencies, Layer::Plugins].map(|layer| (layer, format!("{SCOPE}{}-0", layer.as_str()))).into();
     let cache = Some(LaunchCache { entries, refresh: false, uncached: None });
     let stack = Some(StackId { namespace: "n".into(), uid: "stack-uid".into() });
-    let request = Some(RunRequest { spec: json!({}), stack, limits: RunLimits::default(), not_secret: Vec::new() });
+    let request = Some(RunRequest { spec: json!({}), stack, limits: RunLimits::default(), not_secret: Vec::new(), plan: None });
     let launch = Launch { cache, preview, request, ..world.document(&key).unwrap() };
     put(&world, &key, &to_json(&launch));
     world

@@ -7,7 +7,8 @@ fn live(limits: RunLimits) -> (World, String) {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = world.document(&folder.launch()).unwrap();
-    let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits, not_secret: vec![] }), ..launch };
+    let launch =
+        Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits, not_secret: vec![], plan: None }), ..launch };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
     let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
     put(

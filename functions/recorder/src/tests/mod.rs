@@ -7,6 +7,7 @@ mod live;
 mod log;
 mod named;
 mod outputs;
+mod plan;
 mod release;
 
 use std::collections::BTreeMap;

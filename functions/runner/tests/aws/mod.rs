@@ -29,8 +29,12 @@ const PULUMI: &str = r#"#!/bin/sh
 call="$1"
 case "$1" in stack|config) call="$1 $2" ;; esac
 echo "$call" >> "$DIR/calls"
+echo "$*" >> "$DIR/arguments"
 env > "$DIR/env"
-for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
+for argument; do case "$argument" in
+  --event-log=*) log="${argument#*=}" ;;
+  --save-plan=*) cat "$DIR/plan" > "${argument#*=}" ;;
+esac; done
 [ -z "$log" ] || cat "$DIR/events" > "$log"
 [ "$call" != "config set" ] || cat >> "$DIR/input"
 [ "$call" != install ] || . "$DIR/installs"
@@ -52,6 +56,11 @@ if [ "$call" = "$(cat "$DIR/hang")" ]; then
   while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
 [ "$call" != up ] || cat "$DIR/says"
+[ "$call" != version ] || echo v3.259.0
+[ "$call" != preview ] || [ ! -e "$DIR/digest" ] || cat "$DIR/digest"
+[ ! -e "$DIR/fails" ] || case "$*" in
+  *"$(cat "$DIR/fails")"*) cat "$DIR/says" >&2; exit 255 ;;
+esac
 [ "$call" != "stack export" ] || cat "$DIR/state"
 [ "$call" != "stack output" ] || case "$*" in
   *--show-secrets*) cat "$DIR/outputs" ;;
@@ -274,6 +283,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         files: vec![],
         cache: None,
         not_secret: vec![],
+        plan: None,
     }
 }
 

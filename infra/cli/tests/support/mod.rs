@@ -10,7 +10,7 @@ use driftless_api::{
     facts::{Compared, Facts, Fetch, Found, snapshot},
 };
 use driftless_cli::cluster::Cluster;
-use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
+use driftless_core::{Guard, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt as _, core::ObjectMeta};
 use serde::de::DeserializeOwned;
@@ -110,6 +110,10 @@ impl Facts for Team {
 
     async fn tree(&self, _: &CoreStack, _: &SourceRef, _: &str, _: Timestamp) -> Result<Option<TreeState>, Infallible> {
         Ok(self.is_stored.then_some(TreeState::Stored { project: Project::There, scope: None }))
+    }
+
+    async fn guard(&self) -> Result<Guard, Infallible> {
+        Ok(Guard::Intact)
     }
 
     async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>, Infallible> {

@@ -5,3 +5,4 @@ mod stack;
 mod status;
 
 pub use run::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
+pub(crate) use status::cut;

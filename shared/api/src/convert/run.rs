@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_core::{
-    self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, OutputKind, Run, SourceRef,
+    self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, OutputKind, PlanHash, Run, SourceRef,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -237,6 +237,14 @@ pub(super) fn update_refused(stack: &Stack) -> Option<String> {
     ttl.map(|ttl| format!("{field}.spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"))
 }
 
+/// Why the runs of a guarded Stack cannot have a plan, as a message.
+pub(super) fn unplannable(stack: &Stack) -> Option<String> {
+    let (_, spec) = update_templated(stack, &UpdateSpec::default());
+    let operation = spec.operation.filter(|word| word != Operation::Up.as_str())?;
+    let remedy = format!("remove it: a Stack with the annotation {} runs up", names::APPROVAL);
+    Some(format!("spec.updateTemplate.spec.type is {operation:?}; {remedy}"))
+}
+
 /// A template's metadata, and its spec merged over another.
 fn merged<Spec: Serialize + DeserializeOwned + Clone>(
     field: &str,
@@ -359,6 +367,12 @@ impl UpdateSpec {
         self.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
             || self.operation.as_deref() == Some(core::Operation::Preview.as_str())
     }
+
+    /// The approved plan that the run applies.
+    #[must_use]
+    pub fn plan(&self) -> Option<PlanHash> {
+        PlanHash::parse(self.driftless.as_ref()?.plan.as_deref()?)
+    }
 }
 
 impl Update {
@@ -381,13 +395,30 @@ impl Update {
             ..update_spec(new)
         };
         let (metadata, mut spec) = update_templated(stack, &spec);
-        if !forward {
+        if !forward || new.plan.is_some() {
             // The template's `type` applies to runs that create something. With it, a destroy would leave the
             // resources in place and be repeated for ever.
             spec.operation = Some(new.operation.as_str().into());
         }
         let mut update = owned(stack, new, metadata, spec);
+        if let Some(plan) = &new.plan {
+            // Whatever the template says.
+            update.spec.driftless.get_or_insert_default().plan = Some(plan.to_string());
+            update.annotations_mut().insert(names::PLAN.to_owned(), plan.to_string());
+        }
         update.owner_references_mut().splice(0..0, workspace.controller_owner_ref(&()));
+        update
+    }
+
+    /// The Update of a Stack's proposal: it has the flags of the run that will apply the plan.
+    #[must_use]
+    pub fn of_proposal(stack: &Stack, new: &NewUpdate) -> Self {
+        let mut update = Self::of_stack(stack, &Workspace::new(&stack.name_any(), WorkspaceSpec::default()), new);
+        update.spec.operation = Some(Operation::Preview.as_str().into());
+        let ours = update.spec.driftless.get_or_insert_default();
+        (ours.propose, ours.plan, ours.seal) = (Some(true), None, None);
+        ours.outputs = Vec::new();
+        update.labels_mut().insert(names::PLAN.to_owned(), String::new());
         update
     }
 
@@ -442,6 +473,10 @@ impl Update {
             operation: Operation::parse(self.spec.operation.as_deref()?)?,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
             refresh: self.spec.refresh == Some(true),
+            plan: match &ours.plan {
+                Some(text) => Some(PlanHash::parse(text)?),
+                None => None,
+            },
         })
     }
 

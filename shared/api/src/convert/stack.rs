@@ -1,4 +1,4 @@
-use driftless_core::{self as core, run::Hold};
+use driftless_core::{self as core, PlanHash, run::Hold};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -23,6 +23,8 @@ impl From<&Stack> for core::Stack {
             ttl: ttl(stack).unwrap_or_default(),
             window: window(stack).unwrap_or_default(),
             drift: drift(stack).unwrap_or_default(),
+            // A Stack with an invalid annotation is refused, and it stays guarded.
+            approval: approval(stack).unwrap_or_else(|_| Some(core::ApprovalSettings::default())),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
@@ -43,18 +45,30 @@ impl Stack {
         if self.is_suspended() {
             return Some(Hold::Suspended);
         }
+        let changes = !update.changes_nothing();
+        if changes && self.is_guarded() && !core::Stack::from(self).permits(update.plan().as_ref(), now) {
+            return Some(Hold::Unapproved);
+        }
         // A Stack with an invalid window is refused, which stops its new runs.
         let is_closed = || window(self).ok().flatten().is_some_and(|window| window.closed_until(now).is_some());
-        (!update.changes_nothing() && is_closed()).then_some(Hold::OutsideWindow)
+        (changes && is_closed()).then_some(Hold::OutsideWindow)
     }
 
-    /// Returns whether it waits for the end of that Update: its current one, or its drift check.
+    /// Returns whether its changes need an approval: it has the annotation, or had it when no policy guarded its removal.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        let plan = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+        self.annotations().contains_key(names::APPROVAL) || plan.and_then(|plan| plan.guarded) == Some(true)
+    }
+
+    /// Returns whether it waits for the end of that Update: its current one, its proposal, or its drift check.
     #[must_use]
     pub fn names(&self, update: &str) -> bool {
         let status = self.status.as_ref();
         let current = status.and_then(|status| status.current_update.as_ref()?.name.as_deref());
         let check = status.and_then(|status| status.driftless.as_ref()?.drift.as_ref()?.current_check.as_deref());
-        [current, check].contains(&Some(update))
+        let proposal = status.and_then(|status| status.driftless.as_ref()?.plan.as_ref()?.current_update.as_deref());
+        [current, check, proposal].contains(&Some(update))
     }
 }
 
@@ -84,7 +98,15 @@ fn spec(stack: &Stack) -> core::StackSpec {
         }
     }
     spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
-    spec.refused = spec.refused.or_else(|| drift(stack).err()).or_else(|| window(stack).err()).or_else(|| ttl(stack).err());
+    spec.refused = spec
+        .refused
+        .or_else(|| drift(stack).err())
+        .or_else(|| window(stack).err())
+        .or_else(|| ttl(stack).err())
+        .or_else(|| approval(stack).err());
+    if spec.refused.is_none() && stack.is_guarded() {
+        spec.refused = super::run::unplannable(stack);
+    }
     spec
 }
 
@@ -118,6 +140,32 @@ fn applied_by(stack: &Stack) -> Option<String> {
         Some(format!("{kind} {}/{}", label("namespace")?, label("name")?))
     });
     by_flux.or_else(|| Some(format!("Application of Argo CD {:?}", stack.annotations().get("argocd.argoproj.io/tracking-id")?)))
+}
+
+/// The settings of approvals. They are annotations, because a change of the spec would start a run.
+fn approval(stack: &Stack) -> Result<Option<core::ApprovalSettings>, String> {
+    let word = |name| stack.annotations().get(name).map(String::as_str);
+    let Some(policy) = word(names::APPROVAL) else { return Ok(None) };
+    let policy = core::ApprovalPolicy::parse(policy).map_err(|why| format!("annotation {} is {why}", names::APPROVAL))?;
+    let hash = |name| {
+        let Some(text) = word(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        let remedy = "write all 64 digits of status.driftless.plan.hash, or remove it";
+        PlanHash::parse(text).map(Some).ok_or_else(|| format!("annotation {name} is {text:?}; {remedy}"))
+    };
+    let default = core::ApprovalSettings::default();
+    let ttl = match word(names::PLAN_TTL) {
+        None => default.ttl,
+        Some(text) => duration(text).filter(|ttl| ttl.as_secs() > 0).ok_or_else(|| {
+            format!("annotation {} is {text:?}; write a duration of a second or more, such as 72h", names::PLAN_TTL)
+        })?,
+    };
+    Ok(Some(core::ApprovalSettings {
+        policy,
+        approved: hash(names::APPROVE)?,
+        approved_by: word(names::APPROVED_BY).map(str::to_owned),
+        rejected: hash(names::REJECT)?,
+        ttl,
+    }))
 }
 
 fn half(set: &str, absent: &str) -> String {

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
     CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, PlatformFailures, ProjectInfo, Stack, StackDrift,
-    StackExpiry, StackStatus, names,
+    StackExpiry, StackPlan, StackStatus, names,
 };
 
 const READY: &str = "Ready";
@@ -43,6 +43,7 @@ impl Stack {
                 platform_failures: status
                     .platform_failures
                     .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
+                plan: Some(StackPlan::of(&status.plan)).filter(|plan| *plan != StackPlan::default()),
                 operated: status.operated,
                 ran: status.ran,
                 repository: self.spec.project_repo.as_deref().and_then(core::repository),
@@ -142,7 +143,7 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
 const MESSAGE_BYTES: usize = 8 << 10;
 
 /// The message, or its beginning and a mark that it was cut.
-pub(super) fn cut(mut message: String) -> String {
+pub(crate) fn cut(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES - 3));
         message.push('…');
@@ -217,6 +218,7 @@ impl From<&StackStatus> for core::StackStatus {
             platform_failures: ours
                 .platform_failures
                 .map(|PlatformFailures { count, fresh }| core::PlatformFailures { count, fresh }),
+            plan: ours.plan.as_ref().map(StackPlan::read).unwrap_or_default(),
             waits_for: ours.waits_for.clone(),
             drift: drift_status(&status.conditions, ours.drift.as_ref()),
             expiry: ours

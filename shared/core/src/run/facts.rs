@@ -115,6 +115,8 @@ pub enum Standing {
     Suspended,
     /// The Stack names the Update, which changes resources, and its maintenance window is closed.
     OutsideWindow,
+    /// The Stack names the Update, which changes resources and does not apply its approved plan.
+    Unapproved,
     /// The Stack does not name the Update.
     Foreign,
 }
@@ -128,6 +130,7 @@ impl Standing {
             (false, ..) => Self::Foreign,
             (true, Some(Hold::Suspended), _) => Self::Suspended,
             (true, Some(Hold::OutsideWindow), _) => Self::OutsideWindow,
+            (true, Some(Hold::Unapproved), _) => Self::Unapproved,
             (true, None, true) => Self::Current,
             (true, None, false) => Self::Outdated,
         }
@@ -141,6 +144,8 @@ pub enum Hold {
     Suspended,
     /// The run changes resources, and the maintenance window is closed.
     OutsideWindow,
+    /// The run changes resources and does not apply the approved plan.
+    Unapproved,
 }
 
 /// The owner of a run.

@@ -137,7 +137,14 @@ mod tests {
         let blocks = [None, Some(wait(false)), Some(wait(true)), Some(Block::Invalid("bad".into())), Some(Block::OtherProject)];
         let record = |readable, refused| LaunchFacts { readable, refused_since: refused, max_seconds: None };
         let launches = [None, Some(record(true, None)), Some(record(true, Some(NOW))), Some(record(false, None))];
-        let standings = [Standing::Current, Standing::Outdated, Standing::Suspended, Standing::OutsideWindow, Standing::Foreign];
+        let standings = [
+            Standing::Current,
+            Standing::Outdated,
+            Standing::Suspended,
+            Standing::OutsideWindow,
+            Standing::Unapproved,
+            Standing::Foreign,
+        ];
         for object in objects() {
             for (standing, launch) in standings.into_iter().flat_map(|standing| launches.map(|launch| (standing, launch))) {
                 for (watched, holds) in BOOLS.into_iter().flat_map(|watched| BOOLS.map(|holds| (watched, holds))) {

@@ -192,6 +192,8 @@ fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<Run
         }),
         // It would keep others from its Pulumi stack or slot, and the sweep would hint it each minute until the window opens.
         Standing::OutsideWindow => abandon(AbandonReason::OutsideWindow),
+        // The Stack decides anew, and makes a plan.
+        Standing::Unapproved => abandon(AbandonReason::Unapproved),
         Standing::Current | Standing::Outdated => start(facts, update, standing == Standing::Outdated, now),
     }
 }

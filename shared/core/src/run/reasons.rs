@@ -25,6 +25,8 @@ pub enum AbandonReason {
     Superseded,
     /// It holds its Pulumi stack or a slot, and the Stack is suspended.
     Suspended,
+    /// Its Stack requires an approval that it does not have.
+    Unapproved,
     /// The namespace filter no longer includes the namespace.
     Unwatched,
     /// The Update cannot be read.
@@ -45,6 +47,7 @@ impl fmt::Display for AbandonReason {
             Self::RecordUnreadable => "its launch record was written by another release of Driftless",
             Self::Superseded => "its Stack does not name its Update as the current one",
             Self::Suspended => "Stack is suspended, and other runs wait for its claim or slot",
+            Self::Unapproved => "its Stack requires approvals, and it does not apply the approved plan",
             Self::Unwatched => "namespace filter no longer includes its namespace",
             Self::UpdateUnreadable => "this release of Driftless cannot read its Update",
         };

@@ -31,6 +31,7 @@ pub fn stack() -> Stack {
         ttl: None,
         window: None,
         drift: None,
+        approval: None,
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
             sources: vec![SourceRef::Flux {
@@ -69,6 +70,8 @@ pub fn snapshot(stack: Stack) -> Snapshot {
         tree: stored(),
         run: RunState::None,
         check: RunState::None,
+        proposal: RunState::None,
+        guard: Guard::Intact,
         prerequisites: Vec::new(),
         requires: BTreeMap::new(),
         inputs: None,
@@ -108,6 +111,7 @@ pub fn run(operation: Operation) -> Run {
         operation,
         scope: None,
         refresh: false,
+        plan: None,
     }
 }
 
@@ -122,6 +126,8 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
         interrupted: false,
         platform_failure: false,
         drift: None,
+        plan: None,
+        stale: false,
         outputs: None,
         project: Some(("shop".into(), "yaml".into())),
         permalink: None,
@@ -153,6 +159,33 @@ pub fn condition(plan: &Plan) -> String {
         Readiness::Ready => "Ready".into(),
         Readiness::Reconciling { reason, message } => format!("Reconciling/{reason}: {message}"),
         Readiness::Stalled { reason, message } => format!("Stalled/{reason}: {message}"),
+    }
+}
+
+/// A hash of that digit.
+pub fn hash_of(digit: char) -> PlanHash {
+    PlanHash::parse(&digit.to_string().repeat(64)).unwrap()
+}
+
+/// A plan with these counts.
+pub fn changes(hash: PlanHash, counts: &[(ChangeKind, u32)]) -> PlannedChanges {
+    let part = hash_of('0');
+    PlannedChanges {
+        parts: PlanParts {
+            version: 1,
+            binding: part.clone(),
+            resources: hash.clone(),
+            state: part,
+            pulumi: "v3.259.0".into(),
+            tree: None,
+        },
+        hash,
+        operation: Operation::Up,
+        counts: counts.iter().copied().filter(|(_, count)| *count > 0).collect(),
+        changes: Listed::default(),
+        unknown: Listed::default(),
+        unstable: Listed::default(),
+        made_at: ago(60),
     }
 }
 

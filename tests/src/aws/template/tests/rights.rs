@@ -72,9 +72,9 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
     let task = &template.roles["TaskRole"].id;
     let result = format!("tasks/{task}:t1/out/result");
     let log = keys::task(task, "t1").log_chunk(1);
-    let audit = "audit/kind/n/20261126T120000Z-u-uid";
-    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, audit, keys::INPUTS_KEY] {
-        assert!(key == audit || anyone_may(&template, &put(&template, key, true)), "{key}");
+    let (audit, plan) = ("audit/kind/n/20261126T120000Z-u-uid", "plans/kind/uid/7f3a91c");
+    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, audit, plan, keys::INPUTS_KEY] {
+        assert!([audit, plan].contains(&key) || anyone_may(&template, &put(&template, key, true)), "{key}");
         assert!(!anyone_may(&template, &put(&template, key, false)), "{key}");
     }
     for (role, key) in [
@@ -83,6 +83,7 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
         ("RecorderRole", "runs/kind/u/owner"),
         ("RecorderRole", "runs/kind/u/outcome"),
         ("RecorderRole", audit),
+        ("RecorderRole", plan),
     ] {
         let own = |once: bool| {
             let demand = template.asked_by(role, "AROA:f", &put(&template, key, once));
@@ -197,9 +198,9 @@ fn output_of_tasks_makes_no_metrics() {
 }
 
 #[test]
-fn only_the_recorder_writes_logs_and_audit_records_and_no_role_deletes_them() {
+fn only_the_recorder_writes_logs_and_records_and_no_role_deletes_them() {
     let template = read(TEMPLATE).unwrap();
-    for key in ["logs/kind/n/uid", "audit/kind/n/20261126T120000Z-u-uid"] {
+    for key in ["logs/kind/n/uid", "audit/kind/n/20261126T120000Z-u-uid", "plans/kind/uid/7f3a91c"] {
         let object = format!("arn:aws:s3:::{}/{key}", template.bucket);
         let write = put(&template, key, true);
         assert!(!anyone_may(&template, &write), "{key}");

@@ -1,0 +1,183 @@
+//! The plan of a guarded Stack: what its run is asked for, and the runs by hand that it excludes.
+
+use driftless_api::{Stack, Update, UpdateSpec};
+use driftless_aws::Objects;
+use driftless_contract::{Env, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
+use driftless_core::{PlanHash, run::WaitReason};
+use driftless_kubernetes::{Cluster, Pages, Selector};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use kube::ResourceExt as _;
+use serde_json::json;
+use sha2::Sha256;
+
+use crate::{Error, Settings, Stop, compare, request::Request, spec::Prepared};
+
+/// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
+/// permits it.
+pub(crate) fn mode(spec: &UpdateSpec, operation: Operation, stack: Option<&Stack>) -> Option<PlanMode> {
+    let stack = stack?;
+    let is_proposal = spec.driftless.as_ref().and_then(|ours| ours.propose) == Some(true);
+    if let Some(hash) = spec.plan() {
+        let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+        return Some(PlanMode::Apply { hash, approved_by: plan.and_then(|plan| plan.approved_by.clone()) });
+    }
+    (is_proposal && operation == Operation::Preview).then_some(PlanMode::Propose {})
+}
+
+/// Adds the plan to the spec of the run.
+pub(crate) async fn request<O: Objects>(
+    objects: &O,
+    settings: &Settings,
+    request: &Request,
+    image: Option<&str>,
+    scope: Option<&str>,
+    spec: &mut RunSpec,
+) -> Result<(), Error> {
+    let (Some(mode), Some(stack)) = (&request.plan, &request.stack) else { return Ok(()) };
+    let tree = match &spec.source {
+        RunSource::Tree { manifest_sha256, .. } => Some(scope.unwrap_or(manifest_sha256).to_owned()),
+        RunSource::Project(_) => None,
+    };
+    let key = keyed(&compare::key(objects, settings).await?, &["plan", &stack.uid]);
+    let binding = binding(&key, image, spec);
+    let approved = match mode {
+        PlanMode::Propose {} => None,
+        PlanMode::Apply { hash, .. } => Some(hash.clone()),
+    };
+    // Without it the run would be an ordinary one.
+    let Some(binding) = PlanHash::parse(&binding) else { return Err(invalid_key()) };
+    spec.plan = Some(PlanRequest { key, binding, tree, approved });
+    Ok(())
+}
+
+fn invalid_key() -> Error {
+    driftless_aws::Error::Permanent { call: "read the key of digests".into(), message: "the key is empty".into() }.into()
+}
+
+/// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
+/// covers secret values.
+fn binding(key: &str, image: Option<&str>, spec: &RunSpec) -> String {
+    // The commit is in variables below the identity. A program that uses it has another plan.
+    let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
+    let (dir, paths) = match &spec.source {
+        RunSource::Tree { dir, paths, .. } => (Some(dir), Some(paths)),
+        RunSource::Project(_) => (None, None),
+    };
+    let flags = json!({
+        "operation": Operation::Up.as_str(),
+        "stack": spec.stack,
+        "create": spec.create,
+        "secretsProvider": spec.secrets_provider,
+        "dir": dir,
+        "paths": paths,
+        "env": env,
+        "files": spec.files,
+        "config": spec.config,
+        "environments": spec.environments,
+        "expectNoChanges": spec.expect_no_changes,
+        "refresh": spec.refresh,
+        "expectNoRefreshChanges": spec.expect_no_refresh_changes,
+        "targets": spec.targets,
+        "targetDependents": spec.target_dependents,
+        "replace": spec.replace,
+        "continueOnError": spec.continue_on_error,
+        "remove": spec.remove,
+        "runProgram": spec.run_program,
+        "inputs": spec.inputs,
+        "image": image,
+    });
+    keyed(key.as_bytes(), &["binding", &flags.to_string()])
+}
+
+/// The keyed digest of texts, in hex; empty for an empty key.
+fn keyed(key: &[u8], parts: &[&str]) -> String {
+    // HMAC accepts keys of any length.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
+    if key.is_empty() {
+        return String::new();
+    }
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part.as_bytes());
+    }
+    base16ct::lower::encode_string(&mac.finalize().into_bytes())
+}
+
+/// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
+pub(crate) async fn excluded<C: Cluster>(
+    cluster: &C,
+    update: &Update,
+    request: &Request,
+    prepared: &Prepared,
+) -> Result<Option<Stop>, Error> {
+    if request.stack.is_some() || update.spec.changes_nothing() {
+        return Ok(None);
+    }
+    let name = update.spec.stack_name.as_deref().unwrap_or_default();
+    let project = prepared.project.as_ref().map(|project| project.name.as_str());
+    let namespace = update.namespace().unwrap_or_default();
+    let mut pages = Pages::<C, Stack>::new(cluster, Some(&namespace), Selector::All);
+    while let Some(page) = pages.next().await? {
+        if let Some(stack) = page.iter().find(|stack| stack.is_guarded() && is_same(stack, name, project)) {
+            let message = format!(
+                "Stack {:?} requires approvals for this Pulumi stack; change the Stack instead, or have a user with the verb \
+                 approve remove its annotation driftless.dev/approval",
+                stack.name_any()
+            );
+            return Ok(Some(Stop::wait(WaitReason::ApprovalRequired, message)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns whether the Stack may be of that Pulumi stack. An unknown project may be any.
+fn is_same(stack: &Stack, name: &str, project: Option<&str>) -> bool {
+    let theirs = stack.status.as_ref().and_then(|status| status.project_info.as_ref()).map(|project| project.name.as_str());
+    let (ours, theirs) = (parts(name, project), parts(&stack.spec.stack, theirs));
+    ours.1 == theirs.1 && ours.0.zip(theirs.0).is_none_or(|(ours, theirs)| ours == theirs)
+}
+
+/// Project and name of a Pulumi stack.
+fn parts<'a>(name: &'a str, project: Option<&'a str>) -> (Option<&'a str>, &'a str) {
+    match name.split('/').collect::<Vec<_>>().as_slice() {
+        [_, project, stack] => (Some(project), stack),
+        [.., stack] => (project, stack),
+        [] => (project, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_api::{ProjectInfo, StackSpec, StackStatus};
+
+    use super::*;
+
+    #[test]
+    fn guarded_stack_excludes_updates_of_its_pulumi_stack_only() {
+        let mut stack = Stack::new("shop", StackSpec { stack: "acme/dev".into(), ..StackSpec::default() });
+        assert!(is_same(&stack, "dev", Some("shop")) && !is_same(&stack, "prod", Some("shop")));
+        let project_info = Some(ProjectInfo { name: "shop".into(), runtime: "yaml".into() });
+        stack.status = Some(StackStatus { project_info, ..StackStatus::default() });
+        for (name, project, same) in [
+            ("dev", Some("shop"), true),
+            ("other/dev", Some("shop"), true),
+            ("acme/shop/dev", None, true),
+            ("dev", None, true),
+            ("dev", Some("net"), false),
+            ("acme/net/dev", Some("shop"), false),
+            ("prod", Some("shop"), false),
+        ] {
+            assert_eq!(is_same(&stack, name, project), same, "{name} {project:?}");
+        }
+    }
+
+    #[test]
+    fn keyed_digest_has_64_digits_and_differs_by_part() {
+        let digest = keyed(b"k", &["plan", "uid"]);
+        assert!(PlanHash::parse(&digest).is_some());
+        for other in [keyed(b"l", &["plan", "uid"]), keyed(b"k", &["planu", "id"]), keyed(b"k", &["plan"]), keyed(b"", &["plan"])]
+        {
+            assert_ne!(digest, other);
+        }
+    }
+}

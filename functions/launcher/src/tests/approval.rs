@@ -1,0 +1,115 @@
+//! A guarded Stack starts no run that changes resources without an approved plan.
+
+use driftless_api::names;
+use driftless_contract::{Launch, PlanMode};
+use driftless_core::PlanHash;
+
+use super::*;
+
+fn hash(digit: char) -> String {
+    digit.to_string().repeat(64)
+}
+
+/// The plan of a Stack that was approved, as the reconciler writes it.
+fn approved() -> Value {
+    let digests = json!({
+        "binding": hash('1'), "pulumi": "v3.259.0", "resources": hash('2'), "state": hash('3'), "version": 1,
+    });
+    json!({
+        "guarded": true, "state": "Approved", "hash": hash('a'), "generation": 1, "commit": "c", "update": "p", "approvedBy": "ann",
+        "counts": { "create": 1 }, "changesTotal": 1, "digests": digests, "madeAt": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// A guarded Stack with that plan and these annotations, and its Update with these fields.
+fn guarded(plan: &Value, annotations: &Value, operation: &str, ours: &Value) -> World {
+    let world = quiet();
+    of_stack(&world, "n", operation, &json!({}));
+    let mut metadata = json!({ names::APPROVAL: "required" });
+    metadata = driftless_api::merge(metadata, annotations);
+    let more = json!({ "metadata": { "annotations": metadata }, "status": { "driftless": { "plan": plan } } });
+    world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
+    let more = json!({ "spec": { "driftless": ours } });
+    world.insert(driftless_api::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
+    looked(&world, &hint("u"));
+    world
+}
+
+#[test]
+fn approved_plan_is_in_the_spec_and_in_the_launch_record() {
+    let world = guarded(&approved(), &json!({ names::APPROVE: hash('a') }), "up", &json!({ "plan": hash('a') }));
+    let plan = spec(&world).plan.unwrap();
+    assert_eq!(plan.approved, PlanHash::parse(&hash('a')));
+    assert!(PlanHash::parse(&plan.key).is_some() && plan.tree.is_none());
+    let launch = Launch::parse(&world.objects()[&keys::run(CLUSTER, "uid-u").launch().to_string()]).unwrap();
+    let mode = PlanMode::Apply { hash: PlanHash::parse(&hash('a')).unwrap(), approved_by: Some("ann".into()) };
+    assert_eq!(launch.request.unwrap().plan, Some(mode));
+}
+
+#[test]
+fn proposal_and_its_run_have_the_same_binding_and_key() {
+    let proposal = guarded(&json!({ "guarded": true }), &json!({}), "preview", &json!({ "propose": true }));
+    let proposed = spec(&proposal).plan.unwrap();
+    assert_eq!(proposed.approved, None);
+    let run = guarded(&approved(), &json!({ names::APPROVE: hash('a') }), "up", &json!({ "plan": hash('a') }));
+    let applied = spec(&run).plan.unwrap();
+    assert_eq!((&proposed.key, &proposed.binding), (&applied.key, &applied.binding));
+    // A flag that the proposal did not have.
+    let ours = json!({ "plan": hash('a'), "expectNoRefreshChanges": true });
+    let other = guarded(&approved(), &json!({ names::APPROVE: hash('a') }), "up", &ours);
+    assert_ne!(spec(&other).plan.unwrap().binding, applied.binding);
+}
+
+#[test]
+fn run_without_the_approved_plan_is_abandoned() {
+    let approve = json!({ names::APPROVE: hash('a') });
+    let plan = json!({ "plan": hash('a') });
+    let with = |field: &str, value: Value| driftless_api::merge(approved(), &json!({ field: value }));
+    for (name, status, annotations, operation, ours) in [
+        ("no plan", approved(), approve.clone(), "up", json!({})),
+        ("another plan", approved(), approve.clone(), "up", json!({ "plan": hash('b') })),
+        ("no approval", approved(), json!({}), "up", plan.clone()),
+        ("approval of another plan", approved(), json!({ names::APPROVE: hash('b') }), "up", plan.clone()),
+        ("proposed only", with("state", json!("Proposed")), approve.clone(), "up", plan.clone()),
+        ("applied before", with("state", json!("Applied")), approve.clone(), "up", plan.clone()),
+        ("spent", with("spent", json!(hash('a'))), approve.clone(), "up", plan.clone()),
+        ("expired", with("expiresAt", json!("2020-01-01T00:00:00Z")), approve.clone(), "up", plan.clone()),
+        ("rejected", approved(), json!({ names::APPROVE: hash('a'), names::REJECT: hash('a') }), "up", plan.clone()),
+        ("destroy", approved(), approve.clone(), "destroy", json!({})),
+        ("refresh", approved(), approve.clone(), "refresh", json!({})),
+        ("unreadable policy", approved(), json!({ names::APPROVAL: "on", names::APPROVE: hash('a') }), "up", plan.clone()),
+        ("annotation removed", json!({ "guarded": true }), json!({ names::APPROVAL: null }), "up", json!({})),
+    ] {
+        let world = guarded(&status, &annotations, operation, &ours);
+        assert!(world.live_tasks().is_empty(), "{name}");
+        let words = refused(&world, "u");
+        assert!(words.contains("requires approvals"), "{name}: {words}");
+    }
+    // An Update with another text than a hash is no Update of the Stack.
+    let world = guarded(&approved(), &approve, "up", &json!({ "plan": "aaaaaaa" }));
+    assert!(world.live_tasks().is_empty());
+}
+
+#[test]
+fn update_by_hand_of_a_guarded_pulumi_stack_waits() {
+    for (operation, stack, starts) in [
+        ("up", "dev", false),
+        ("destroy", "dev", false),
+        ("refresh", "dev", false),
+        ("preview", "dev", true),
+        ("up", "prod", true),
+    ] {
+        let world = quiet();
+        workspace(&world, &project());
+        let annotations = json!({ names::APPROVAL: "unless delete" });
+        let guarded = json!({ "metadata": { "annotations": annotations }, "spec": { "stack": "acme/dev" } });
+        insert(&world, &key("Stack", "n", "s"), &guarded);
+        by_hand(&world, "u", &json!({ "type": operation, "stackName": stack }));
+        looked(&world, &hint("u"));
+        assert_eq!(world.live_tasks().len(), usize::from(starts), "{operation} {stack}");
+        if !starts {
+            let (reason, words) = waits(&world, "u");
+            assert!(reason == "ApprovalRequired" && words.contains("Stack \"s\" requires approvals"), "{reason}: {words}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Plans: what the launcher asks a run of a guarded Stack to do, and what is kept of the answer.
+
+use driftless_core::{PlanHash, PlannedChanges};
+use serde::{Deserialize, Serialize};
+
+use crate::RunId;
+
+/// What a run of a guarded Stack may do, as its launch records it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
+pub enum PlanMode {
+    /// Make a plan and change nothing.
+    Propose {},
+    /// Make a plan, and apply it if its hash is the approved one.
+    Apply {
+        /// The approved hash.
+        hash: PlanHash,
+        /// The user who approved it; absent for a plan that needs no approval.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        approved_by: Option<String>,
+    },
+}
+
+impl PlanMode {
+    /// The user who approved the plan that the run may apply.
+    #[must_use]
+    pub fn approved_by(&self) -> Option<String> {
+        match self {
+            Self::Propose {} => None,
+            Self::Apply { approved_by, .. } => approved_by.clone(),
+        }
+    }
+}
+
+/// The part of a run's spec that makes it plan before it acts. A run with [`PlanRequest::approved`] applies exactly that plan or
+/// changes nothing; one without changes nothing. Has no `Debug`, because the key is secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlanRequest {
+    /// The key of the digests in the plan, 64 digits of hex: HMAC-SHA256 under [`crate::keys::INPUTS_KEY`] of `plan` and the uid of
+    /// the Stack. It is equal for all runs of a Stack, and masked in all output.
+    pub key: String,
+    /// The digest of what the launcher knows: stack, backend, operation, flags and inputs. The proposal and the run that applies it
+    /// must have the same, so the operation in it is the one that is applied.
+    pub binding: PlanHash,
+    /// The digest of the tree within the paths of the Stack. Absent for a run without a source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// The approved hash; absent for a proposal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<PlanHash>,
+}
+
+/// The record of a plan, for people: `plans/…`, written once, by the recorder. No secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlanRecord {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The run that made the plan first.
+    pub run: RunId,
+    /// The plan.
+    pub plan: PlannedChanges,
+}

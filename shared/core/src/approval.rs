@@ -1,0 +1,511 @@
+//! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole policy: when a plan is made,
+//! what it waits for, and which run may apply it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{
+    ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Run, RunOutcome, Stack,
+    StackReason, StackSpec,
+    retry::{MAX_FAILURES, cooldown, platform_cooldown},
+};
+
+/// The changes of a plan that the status of a Stack has.
+const TOLD: usize = 20;
+/// The changes that a message names.
+const NAMED: usize = 3;
+/// A plan that is not approved within this time expires, unless the Stack sets another time.
+const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
+/// The remedy for a cluster without the policy.
+const GUARD: &str = "apply infra/kubernetes/approval.yaml";
+
+/// Which plans of a guarded Stack need an approval: the annotation `driftless.dev/approval`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ApprovalPolicy {
+    /// Every plan.
+    #[default]
+    Required,
+    /// Plans with a change of one of these kinds.
+    Unless(BTreeSet<ChangeKind>),
+}
+
+impl ApprovalPolicy {
+    /// Parses the annotation. `Err` says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let remedy = "write \"required\", or \"unless \" and kinds of change such as replace,delete,forget,options";
+        if text == "required" {
+            return Ok(Self::Required);
+        }
+        let kinds = text.strip_prefix("unless ").ok_or_else(|| format!("{text:?}; {remedy}"))?;
+        let kinds = kinds.split(',').map(|kind| ChangeKind::parse(kind.trim()).ok_or_else(|| format!("{text:?}; {remedy}")));
+        Ok(Self::Unless(kinds.collect::<Result<_, _>>()?))
+    }
+
+    fn needs_approval(&self, plan: &PlannedChanges) -> bool {
+        match self {
+            Self::Required => true,
+            Self::Unless(kinds) => kinds.iter().any(|kind| plan.count(*kind) > 0),
+        }
+    }
+}
+
+/// The annotations of a guarded Stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalSettings {
+    /// Which plans need an approval.
+    pub policy: ApprovalPolicy,
+    /// The approved plan.
+    pub approved: Option<PlanHash>,
+    /// The user who approved it. The admission policy of the cluster guarantees the name.
+    pub approved_by: Option<String>,
+    /// The rejected plan.
+    pub rejected: Option<PlanHash>,
+    /// The time after which a plan expires.
+    pub ttl: SignedDuration,
+}
+
+impl Default for ApprovalSettings {
+    fn default() -> Self {
+        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
+    }
+}
+
+/// Whether the cluster enforces who may approve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The admission policy and its binding are as shipped; or the Stack is not guarded, and nothing depends on them.
+    Intact,
+    /// They are not, for that reason. No approval counts.
+    Broken(String),
+}
+
+/// The state of a guarded Stack's plans.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlanStatus {
+    /// The Stack was guarded at the last reconciliation. If the cluster is not, the removal of the annotation has no effect.
+    pub guarded: bool,
+    /// The Update of the proposal in progress.
+    pub current: Option<String>,
+    /// The Update of the last recorded proposal.
+    pub last: Option<String>,
+    /// The last plan.
+    pub proposal: Option<Proposal>,
+    /// The approved plan that a run has used, until its annotation is gone. It counts for no other run.
+    pub spent: Option<PlanHash>,
+}
+
+/// The last plan of a Stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// Its state.
+    pub state: PlanState,
+    /// Its first changes; `None` if the preview failed.
+    pub plan: Option<PlannedChanges>,
+    /// What it is a plan for.
+    pub wish: Wish,
+    /// The Update that made it.
+    pub update: String,
+    /// The user who approved or rejected it.
+    pub by: Option<String>,
+    /// When another one is made for the same wish; `None` if only another wish leads to another one.
+    pub expires: Option<Timestamp>,
+    /// What happened to the plan before it, or why the preview failed.
+    pub note: String,
+    /// The number of failed previews in a row.
+    pub failures: i64,
+}
+
+/// What a run is wanted for. Another wish needs another plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The revision of the source.
+    pub commit: String,
+    /// The generation of the Stack.
+    pub generation: i64,
+    /// The reconciliation request that it answers.
+    pub reconcile_request: String,
+    /// It refreshes first.
+    pub refresh: bool,
+}
+
+impl Wish {
+    fn of(run: &Run) -> Self {
+        Self {
+            commit: run.commit.clone(),
+            generation: run.generation,
+            reconcile_request: run.reconcile_request.clone(),
+            refresh: run.refresh,
+        }
+    }
+}
+
+/// The state of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanState {
+    /// It waits for an approval.
+    Proposed,
+    /// It was approved, or needs no approval, and is about to be applied.
+    Approved,
+    /// It was rejected.
+    Rejected,
+    /// It was not approved in time.
+    Expired,
+    /// It changed before it was applied. Nothing was touched.
+    Stale,
+    /// It was applied.
+    Applied,
+    /// The run that applied it failed, so a part of it may be applied.
+    Partly,
+    /// It had no changes.
+    NoChanges,
+    /// The preview failed.
+    Failed,
+}
+
+impl PlanState {
+    /// All states.
+    pub const ALL: [Self; 9] = [
+        Self::Proposed,
+        Self::Approved,
+        Self::Rejected,
+        Self::Expired,
+        Self::Stale,
+        Self::Applied,
+        Self::Partly,
+        Self::NoChanges,
+        Self::Failed,
+    ];
+
+    /// The name in a status.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Proposed => "Proposed",
+            Self::Approved => "Approved",
+            Self::Rejected => "Rejected",
+            Self::Expired => "Expired",
+            Self::Stale => "Stale",
+            Self::Applied => "Applied",
+            Self::Partly => "Partly",
+            Self::NoChanges => "NoChanges",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// The state of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Returns whether it may still be applied.
+    #[must_use]
+    pub fn is_pending(self) -> bool {
+        matches!(self, Self::Proposed | Self::Approved | Self::Rejected)
+    }
+}
+
+impl Stack {
+    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan. The
+    /// launcher asks this before it starts a task, whatever an Update says.
+    #[must_use]
+    pub fn permits(&self, plan: Option<&PlanHash>, now: Timestamp) -> bool {
+        let status = &self.status.plan;
+        let Some(settings) = &self.approval else { return !status.guarded };
+        let Some(proposal) = status.proposal.as_ref().filter(|proposal| proposal.state == PlanState::Approved) else {
+            return false;
+        };
+        let is_fresh = proposal.expires.is_none_or(|at| now < at);
+        let is_it = plan.is_some() && proposal.plan.as_ref().map(|plan| &plan.hash) == plan;
+        is_fresh && is_it && proposal.plan.as_ref().is_some_and(|plan| settings.approves(plan, status))
+    }
+}
+
+impl ApprovalSettings {
+    /// Returns whether the plan needs no approval, or has one that no run has used.
+    fn approves(&self, plan: &PlannedChanges, status: &PlanStatus) -> bool {
+        let is_approved = self.approved.as_ref() == Some(&plan.hash) && status.spent.as_ref() != Some(&plan.hash);
+        self.rejected.as_ref() != Some(&plan.hash) && (!self.policy.needs_approval(plan) || is_approved)
+    }
+}
+
+/// What a wanted run of a guarded Stack leads to.
+pub(crate) enum Gate {
+    /// Make a plan.
+    Propose,
+    /// Nothing starts.
+    Wait(Readiness, Until),
+    /// Apply the plan of this hash.
+    Apply(PlanHash),
+}
+
+/// When a waiting Stack is reconciled again.
+pub(crate) enum Until {
+    /// Only a change ends the wait.
+    Change,
+    /// At this time.
+    At(Timestamp),
+    /// In some minutes: a change of the cluster's policy sends no event.
+    Soon,
+}
+
+/// Decides what a wanted run leads to, and writes the state of the plan.
+pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, guard: &Guard, now: Timestamp) -> Gate {
+    let (name, namespace) = (stack.name.clone(), stack.namespace.clone());
+    let status = &mut stack.status.plan;
+    if status.current.is_some() {
+        return Gate::Wait(Readiness::processing("making a plan of the changes"), Until::Change);
+    }
+    let before = status.clone();
+    let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
+    let until = proposal.expires.map_or(Until::Change, Until::At);
+    let is_over = proposal.expires.is_some_and(|at| at <= now);
+    let plan = match (&proposal.plan, proposal.state) {
+        (_, PlanState::Failed) if is_over => return Gate::Propose,
+        (_, PlanState::Failed) => return Gate::Wait(failed(proposal), until),
+        (Some(plan), state) if state.is_pending() => plan.clone(),
+        _ => return Gate::Propose,
+    };
+    proposal.by = None;
+    if settings.rejected.as_ref() == Some(&plan.hash) {
+        proposal.state = PlanState::Rejected;
+        let message = format!("plan {} was rejected; push a change, or request a reconciliation", plan.hash.short());
+        return Gate::Wait(Readiness::stalled(StackReason::PlanRejected, message), Until::Change);
+    }
+    if is_over {
+        proposal.state = PlanState::Expired;
+        return Gate::Propose;
+    }
+    let is_approved = settings.approves(&plan, &before);
+    proposal.state = if is_approved && *guard == Guard::Intact { PlanState::Approved } else { PlanState::Proposed };
+    let note = if proposal.note.is_empty() { String::new() } else { format!("{}; ", proposal.note) };
+    let what = format!("{note}{}", summary(&plan));
+    match guard {
+        Guard::Broken(why) => {
+            let message = format!("{what}; no approval counts: {why}; {GUARD}");
+            Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalUnguarded, message }, Until::Soon)
+        }
+        Guard::Intact if is_approved => {
+            let is_by_user = settings.approved.as_ref() == Some(&plan.hash);
+            proposal.by.clone_from(&settings.approved_by);
+            proposal.by = proposal.by.take().filter(|_| is_by_user);
+            Gate::Apply(plan.hash)
+        }
+        Guard::Intact => {
+            let message =
+                format!("{what}; to approve it: kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
+            Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
+        }
+    }
+}
+
+/// The condition after a failed preview.
+fn failed(proposal: &Proposal) -> Readiness {
+    let Proposal { note, failures, expires, .. } = proposal;
+    if expires.is_none() {
+        let message = format!("{note}; {failures} previews failed; not retrying until the spec or source changes");
+        return Readiness::stalled(StackReason::UpdateFailed, message);
+    }
+    let message = format!("no plan: {note}; attempt {failures}");
+    Readiness::Reconciling { reason: StackReason::PreviewFailed, message }
+}
+
+/// The condition of a guarded Stack that is to be destroyed. There is no plan of a destroy yet.
+pub(crate) fn held_destroy() -> Readiness {
+    let message = "the Stack requires approvals, so its resources are not destroyed; a user with the verb approve removes the \
+                   annotation driftless.dev/approval to destroy them, or sets spec.destroyOnFinalize to false to keep them";
+    Readiness::Reconciling { reason: StackReason::ApprovalRequired, message: message.into() }
+}
+
+/// The plan, as far as a status has it.
+fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
+    plan.changes.first.truncate(TOLD);
+    plan.unknown.first.truncate(TOLD);
+    plan.unstable.first.truncate(TOLD);
+    // Kubernetes stores whole seconds.
+    plan.made_at = Timestamp::from_second(plan.made_at.as_second()).unwrap_or(plan.made_at);
+    plan
+}
+
+/// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the plan has no changes: the
+/// resources are what the Stack wants.
+pub(crate) fn observe_proposal(
+    stack: &mut Stack,
+    settings: &ApprovalSettings,
+    run: &Run,
+    outcome: &RunOutcome,
+    now: Timestamp,
+) -> (bool, Option<Effect>) {
+    let status = &mut stack.status.plan;
+    (status.current, status.last) = (None, Some(run.name.clone()));
+    let before = status.proposal.take();
+    let wish = Wish::of(run);
+    let proposal = Proposal {
+        state: PlanState::Proposed,
+        plan: None,
+        update: run.name.clone(),
+        by: None,
+        expires: now.checked_add(settings.ttl).ok(),
+        note: String::new(),
+        failures: 0,
+        wish,
+    };
+    let plan = outcome.plan.as_deref().cloned().filter(|plan| outcome.succeeded && plan.operation == Operation::Up);
+    let (proposal, event) = match plan.map(shortened) {
+        Some(plan) if plan.is_empty() => {
+            (Proposal { state: PlanState::NoChanges, plan: Some(plan), expires: None, ..proposal }, None)
+        }
+        Some(plan) => {
+            let known = before.as_ref().and_then(|before| before.plan.as_ref()).map(|plan| &plan.hash);
+            let is_news = known != Some(&plan.hash) || before.as_ref().is_some_and(|before| !before.state.is_pending());
+            let event = is_news.then(|| event(EventType::Normal, EventReason::PlanProposed, summary(&plan), run));
+            (Proposal { plan: Some(plan), ..proposal }, event)
+        }
+        None => failure(proposal, before, &stack.spec, outcome, run, now),
+    };
+    let is_empty = proposal.state == PlanState::NoChanges;
+    status.proposal = Some(proposal);
+    (is_empty, event)
+}
+
+/// A proposal whose preview failed.
+fn failure(
+    proposal: Proposal,
+    before: Option<Proposal>,
+    spec: &StackSpec,
+    outcome: &RunOutcome,
+    run: &Run,
+    now: Timestamp,
+) -> (Proposal, Option<Effect>) {
+    let so_far = before.filter(|before| before.state == PlanState::Failed && before.wish == proposal.wish);
+    let failures = so_far.map_or(0, |before| before.failures).saturating_add(1);
+    // Pulumi never ran, so nothing is wrong with the program.
+    let is_platform = outcome.platform_failure || !outcome.started;
+    let wait = if is_platform { platform_cooldown(failures) } else { cooldown(spec, failures - 1) };
+    let is_given_up = !is_platform && failures > MAX_FAILURES;
+    let note = if outcome.succeeded { "the run reported no plan".to_owned() } else { outcome.message.clone() };
+    let event = event(EventType::Warning, EventReason::PlanFailed, format!("no plan: {note}"), run);
+    let expires = now.checked_add(wait).ok().filter(|_| !is_given_up);
+    (Proposal { state: PlanState::Failed, note, failures, expires, ..proposal }, Some(event))
+}
+
+fn event(event_type: EventType, reason: EventReason, note: String, run: &Run) -> Effect {
+    Effect::Event { event_type, reason, note, revision: Some(run.commit.clone()).filter(|commit| !commit.is_empty()) }
+}
+
+/// Takes over the end of a run that was to apply a plan, and returns the Event about a stale one: nothing was touched.
+pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunOutcome) -> Option<Effect> {
+    let hash = run.plan.as_ref()?;
+    // The approval outlasts a run that never reached Pulumi.
+    if !outcome.operated && !outcome.succeeded {
+        return None;
+    }
+    status.spent = Some(hash.clone());
+    let before = status.proposal.take()?;
+    if !outcome.stale {
+        let state = if outcome.succeeded { PlanState::Applied } else { PlanState::Partly };
+        status.proposal = Some(Proposal { state, expires: None, ..before });
+        return None;
+    }
+    let by = before.by.as_ref().map_or_else(String::new, |user| format!(" by {user}"));
+    let found =
+        outcome.plan.as_deref().cloned().filter(|plan| plan.operation == Operation::Up && plan.hash != *hash).map(shortened);
+    let (now_it_is, why) = match (&found, &before.plan) {
+        (Some(found), Some(approved)) => (format!("but is {} now", found.hash.short()), difference(approved, found)),
+        _ => ("but is another one now".to_owned(), "the cause is not known".to_owned()),
+    };
+    let note = format!("plan {} was approved{by}, {now_it_is}: {why}; nothing was touched", hash.short());
+    let event = event(EventType::Warning, EventReason::PlanStale, note.clone(), run);
+    status.proposal = Some(match found {
+        Some(plan) => Proposal {
+            state: if plan.is_empty() { PlanState::Stale } else { PlanState::Proposed },
+            plan: Some(plan),
+            update: run.name.clone(),
+            by: None,
+            expires: before.expires,
+            note,
+            failures: 0,
+            wish: before.wish,
+        },
+        None => Proposal { state: PlanState::Stale, expires: None, note, ..before },
+    });
+    Some(event)
+}
+
+/// What changed between the approved plan and the one that was found.
+fn difference(approved: &PlannedChanges, found: &PlannedChanges) -> String {
+    let (old, new) = (&approved.parts, &found.parts);
+    let parts = [
+        (old.resources != new.resources, "the planned changes differ"),
+        (old.state != new.state, "the state of the stack changed"),
+        (old.binding != new.binding, "the inputs or the settings of the run changed"),
+        (old.tree != new.tree, "the source changed"),
+        (old.pulumi != new.pulumi, "the version of Pulumi changed"),
+        (old.version != new.version, "another release of Driftless compared them"),
+    ];
+    parts.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
+}
+
+/// The counts of a plan, the first resources that it replaces or deletes, and the beginning of its hash:
+/// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
+#[must_use]
+pub fn summary(plan: &PlannedChanges) -> String {
+    let count = |kind| plan.count(kind);
+    let mut text = format!(
+        "+{} ~{} -{} ±{}",
+        count(ChangeKind::Create),
+        count(ChangeKind::Update),
+        count(ChangeKind::Delete),
+        count(ChangeKind::Replace)
+    );
+    let others: BTreeMap<_, _> = [
+        (ChangeKind::Forget, "forgotten"),
+        (ChangeKind::Import, "imported"),
+        (ChangeKind::Options, "with other options"),
+        (ChangeKind::Refresh, "refreshed"),
+        (ChangeKind::Outputs, "with other outputs"),
+    ]
+    .into();
+    for (kind, word) in others {
+        if count(kind) > 0 {
+            let _ = write!(text, ", {} {word}", count(kind));
+        }
+    }
+    let verb = |kind| match kind {
+        ChangeKind::Replace => Some("replaces"),
+        ChangeKind::Delete => Some("deletes"),
+        ChangeKind::Forget => Some("forgets"),
+        _ => None,
+    };
+    let lost: Vec<_> = plan
+        .changes
+        .first
+        .iter()
+        .filter_map(|change| Some(format!("{} {}", verb(change.kind)?, resource(&change.urn))))
+        .collect();
+    if !lost.is_empty() {
+        let more = if lost.len() > NAMED { ", and more" } else { "" };
+        let _ = write!(text, " ({}{more})", lost.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
+    }
+    let _ = write!(text, "; plan {}", plan.hash.short());
+    let leaves = |count: u32, what: &str| match count {
+        0 => String::new(),
+        1 => format!("; 1 value is {what}"),
+        count => format!("; {count} values are {what}"),
+    };
+    text + &leaves(plan.unknown.count, "known only when it is applied")
+        + &leaves(plan.unstable.count, "different in each preview and not compared")
+}
+
+/// Type and name of a resource, from its URN.
+fn resource(urn: &str) -> String {
+    let mut parts = urn.rsplit("::");
+    match (parts.next(), parts.next()) {
+        (Some(name), Some(types)) => format!("{} {name}", types.rsplit('$').next().unwrap_or(types)),
+        _ => urn.to_owned(),
+    }
+}

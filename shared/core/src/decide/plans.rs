@@ -1,0 +1,131 @@
+//! The part of a decision that concerns the plans of a guarded Stack.
+
+use jiff::Timestamp;
+
+use super::{Reconciliation, launch};
+use crate::{
+    ApprovalSettings, CurrentUpdate, Effect, Guard, LastUpdateState, NewUpdate, Operation, PlanHash, PlanStatus, Proposal,
+    Readiness, RunState, SourceRef, Stack, Why, Wish,
+    approval::{self, Gate, Until},
+    observe, proposal_name, retry,
+};
+
+/// The policy of a cluster sends no event when it changes.
+const GUARD_SECONDS: i64 = 300;
+
+impl Reconciliation<'_> {
+    /// Takes over the state of the current proposal.
+    pub(super) fn absorb_proposal(&mut self) {
+        match &self.snapshot.proposal {
+            // An Update that was not created is created below, under the same name.
+            RunState::None | RunState::Missing => self.stack.status.plan.current = None,
+            // The next one has another name.
+            RunState::Foreign => self.stack.status.plan.last = self.stack.status.plan.current.take(),
+            RunState::Live(run, update, _) => self.effects.extend(launch(&self.snapshot.stack, run, update)),
+            RunState::Ended(run, outcome) => {
+                let settings = self.stack.approval.clone().unwrap_or_default();
+                let (is_empty, event) = approval::observe_proposal(&mut self.stack, &settings, run, outcome, self.now);
+                self.effects.extend(event);
+                // Nothing differs from what the Stack wants, as after a successful update.
+                if is_empty && self.stack.approval.is_some() && matches!(self.snapshot.run, RunState::None | RunState::Missing) {
+                    let (status, event) = observe(&self.stack, run, outcome, self.now);
+                    self.stack.status = status;
+                    self.effects.extend([event, Effect::WakeDependents]);
+                }
+                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
+            }
+        }
+    }
+
+    /// A plan of a change that is no longer wanted is not shown. An approved one is kept for the retry of a run that never reached
+    /// Pulumi.
+    pub(super) fn forget_plan(&mut self) {
+        let is_retried = self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
+        self.stack.status.plan.proposal.take_if(|plan| plan.state.is_pending() && !is_retried);
+    }
+
+    /// Returns whether there is a plan for this revision, or one is made: no later commit is asked for before it is applied.
+    pub(super) fn has_plan(&self, revision: &str) -> bool {
+        let plan = &self.stack.status.plan;
+        let is_of = |proposal: &Proposal| proposal.state.is_pending() && proposal.wish.commit == revision;
+        self.stack.approval.is_some() && (plan.current.is_some() || plan.proposal.as_ref().is_some_and(is_of))
+    }
+
+    /// While a plan waits for its approval, git is polled as at any other time.
+    pub(super) fn poll_while_waiting(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
+        let waits = self.stack.approval.is_some() && self.stack.status.current_update.is_none();
+        if let Some(polled) = polled.filter(|_| waits) {
+            let period = retry::poll_period(&self.snapshot.stack.spec);
+            self.ask_again(polled.checked_add(period).ok(), Effect::Fetch(source.clone()));
+        }
+    }
+
+    /// Decides about an approval that a run has used.
+    pub(super) fn end_plan(&mut self) {
+        let plan = &mut self.stack.status.plan;
+        if self.stack.approval.is_none() {
+            (plan.proposal, plan.spent) = (None, None);
+        }
+        if plan.spent.is_some()
+            && self.stack.approval.as_ref().and_then(|settings| settings.approved.as_ref()) != plan.spent.as_ref()
+        {
+            // The same plan can be approved again.
+            plan.spent = None;
+        } else if plan.spent.is_some() && !self.stack.deleting {
+            self.effects.push(Effect::SpendApproval);
+        }
+    }
+
+    /// The approved plan that a run of a guarded Stack applies; `Err` while there is none.
+    pub(super) fn gate(
+        &mut self,
+        settings: &ApprovalSettings,
+        operation: Operation,
+        why: &Why,
+        new: &mut NewUpdate,
+    ) -> Result<PlanHash, Readiness> {
+        if operation == Operation::Destroy {
+            self.requeue_by(self.in_seconds(GUARD_SECONDS));
+            return Err(approval::held_destroy());
+        }
+        let CurrentUpdate { generation, reconcile_request, commit, .. } = new.current.clone();
+        let wish = Wish { commit, generation, reconcile_request, refresh: new.refresh };
+        match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, self.now) {
+            Gate::Propose => {
+                new.current.name = proposal_name(&self.stack);
+                new.operation = Operation::Preview;
+                self.stack.status.plan.current = Some(new.current.name.clone());
+                self.effects.push(Effect::Propose(Box::new(new.clone())));
+                Err(Readiness::processing(format!("{why}; making a plan of the changes")))
+            }
+            Gate::Wait(readiness, until) => {
+                let at = match until {
+                    Until::Change => None,
+                    Until::At(at) => Some(at),
+                    Until::Soon => Some(self.in_seconds(GUARD_SECONDS)),
+                };
+                if let Some(at) = at {
+                    self.requeue_by(at);
+                }
+                Err(readiness)
+            }
+            Gate::Apply(hash) => match self.stack.window.as_ref().and_then(|window| window.closed_until(self.now)) {
+                Some(opens) => Err(self.outside_window(opens, why)),
+                None => Ok(hash),
+            },
+        }
+    }
+}
+
+/// The settings that a decision uses. The removal of the annotation counts only where the cluster enforces who may remove it.
+pub(super) fn guard(stack: &mut Stack, guard: &Guard) {
+    let plan = &mut stack.status.plan;
+    if stack.approval.is_none() && plan.guarded && *guard != Guard::Intact {
+        stack.approval = Some(ApprovalSettings::default());
+    }
+    plan.guarded = stack.approval.is_some();
+    if !plan.guarded {
+        // The names of later proposals depend on the last one.
+        *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
+    }
+}

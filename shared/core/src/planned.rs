@@ -1,0 +1,273 @@
+//! The changes that a preview plans for a guarded Stack, and their hash: what a person approves.
+
+use std::{collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::Operation;
+
+/// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show [`PlanHash::short`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct PlanHash(String);
+
+impl PlanHash {
+    const DIGITS: usize = 64;
+    const SHOWN: usize = 7;
+
+    /// Reads a hash; `None` unless the text has exactly 64 digits of lower-case hex.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (text.len() == Self::DIGITS && text.bytes().all(is_digit)).then(|| Self(text.to_owned()))
+    }
+
+    /// All digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first seven digits, for messages. They identify no plan.
+    #[must_use]
+    pub fn short(&self) -> &str {
+        &self.0[..Self::SHOWN]
+    }
+}
+
+impl fmt::Display for PlanHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PlanHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not a hash of a plan"))
+    }
+}
+
+/// How a plan changes a resource, in the order in which changes are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// Another resource takes its place.
+    Replace,
+    /// It is deleted.
+    Delete,
+    /// It leaves the state and continues to exist (`retainOnDelete`).
+    Forget,
+    /// It is created.
+    Create,
+    /// It enters the state as it is.
+    Import,
+    /// Its properties change.
+    Update,
+    /// Pulumi's own options of it change, such as `protect`, and its properties do not.
+    Options,
+    /// The state takes over what a refresh found.
+    Refresh,
+    /// Outputs of the stack change.
+    Outputs,
+}
+
+impl ChangeKind {
+    /// All kinds, in order.
+    pub const ALL: [Self; 9] = [
+        Self::Replace,
+        Self::Delete,
+        Self::Forget,
+        Self::Create,
+        Self::Import,
+        Self::Update,
+        Self::Options,
+        Self::Refresh,
+        Self::Outputs,
+    ];
+
+    /// The name in documents and annotations.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replace => "replace",
+            Self::Delete => "delete",
+            Self::Forget => "forget",
+            Self::Create => "create",
+            Self::Import => "import",
+            Self::Update => "update",
+            Self::Options => "options",
+            Self::Refresh => "refresh",
+            Self::Outputs => "outputs",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+impl fmt::Display for ChangeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The first entries of a list, and how many there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Listed<T> {
+    /// The number of all entries.
+    pub count: u32,
+    /// The first of them.
+    pub first: Vec<T>,
+}
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        Self { count: 0, first: Vec::new() }
+    }
+}
+
+/// The plan of an update: a contract between the runner, the recorder and the reconciler. It has names, counts and keyed digests,
+/// and no property values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlannedChanges {
+    /// The hash, which is what is approved. Equal plans have equal hashes, and any difference in [`PlanParts`] makes another one.
+    pub hash: PlanHash,
+    /// What the hash covers.
+    pub parts: PlanParts,
+    /// The operation that the plan is for: never a preview.
+    pub operation: Operation,
+    /// The number of resources by kind of change. A kind without resources is absent.
+    pub counts: BTreeMap<ChangeKind, u32>,
+    /// The changes, by kind and then by URN; see [`PlannedChanges::bounded`].
+    pub changes: Listed<PlannedChange>,
+    /// The inputs that are only known when the plan is applied.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub unknown: Listed<PlannedLeaf>,
+    /// The inputs that are different in each preview, such as generated names. The hash does not cover their values.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub unstable: Listed<PlannedLeaf>,
+    /// When the plan was made. The hash does not cover it.
+    pub made_at: Timestamp,
+}
+
+fn is_empty(list: &Listed<PlannedLeaf>) -> bool {
+    list.count == 0
+}
+
+/// The parts of a plan, each as a digest, so that a stale plan can say which of them changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlanParts {
+    /// The version of the canonical form. Another release may cover more.
+    pub version: u32,
+    /// What the launcher knows: stack, backend, operation, flags and inputs.
+    pub binding: PlanHash,
+    /// The steps, properties and options of all resources.
+    pub resources: PlanHash,
+    /// The state that the plan starts from.
+    pub state: PlanHash,
+    /// The version of Pulumi, such as `v3.259.0`.
+    pub pulumi: String,
+    /// The digest of the source's tree, if the plan has unknown or unstable inputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+}
+
+/// A change of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlannedChange {
+    /// Its URN.
+    pub urn: String,
+    /// How it changes.
+    pub kind: ChangeKind,
+    /// The paths of the first properties that change, such as `tags.owner`, or the names of options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
+    /// The first properties whose change makes the provider replace it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced_by: Vec<String>,
+}
+
+/// An input of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PlannedLeaf {
+    /// The URN of the resource.
+    pub urn: String,
+    /// The path of the input, such as `tags.owner`.
+    pub path: String,
+}
+
+impl PlannedChanges {
+    /// The maximum number of changes in the list.
+    pub const MAX_CHANGES: usize = 100;
+    /// The maximum number of inputs in each of the other lists.
+    pub const MAX_LEAVES: usize = 50;
+    /// The maximum number of paths in each list of a change.
+    pub const MAX_PATHS: usize = 20;
+    const MAX_BYTES: usize = 60 << 10;
+    const MAX_URN_BYTES: usize = 1024;
+    const MAX_PATH_BYTES: usize = 256;
+
+    /// Returns whether the plan changes neither a resource nor the state of one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.values().all(|count| *count == 0)
+    }
+
+    /// The number of resources that change so.
+    #[must_use]
+    pub fn count(&self, kind: ChangeKind) -> u32 {
+        self.counts.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Returns as much as a status may hold: less than 72 KiB of JSON. A longer text is cut and ends in `…`. A control character
+    /// becomes a space.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let mut bytes = 0;
+        let cut = |text: String, limit: usize| {
+            let text = text.replace(char::is_control, " ");
+            if text.len() <= limit { text } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
+        };
+        let paths = |paths: Vec<String>| {
+            paths.into_iter().take(Self::MAX_PATHS).map(|path| cut(path, Self::MAX_PATH_BYTES)).collect::<Vec<_>>()
+        };
+        let mut fits = |json: serde_json::Result<String>| {
+            bytes += json.map_or(Self::MAX_BYTES, |json| json.len()) + 1;
+            bytes <= Self::MAX_BYTES
+        };
+        let changes = self.changes.first.into_iter().take(Self::MAX_CHANGES).map(|change| PlannedChange {
+            urn: cut(change.urn, Self::MAX_URN_BYTES),
+            kind: change.kind,
+            paths: paths(change.paths),
+            replaced_by: paths(change.replaced_by),
+        });
+        let changes = changes.take_while(|change| fits(serde_json::to_string(change))).collect();
+        let mut leaves = |leaves: Listed<PlannedLeaf>| {
+            let first = leaves.first.into_iter().take(Self::MAX_LEAVES);
+            let first = first
+                .map(|leaf| PlannedLeaf { urn: cut(leaf.urn, Self::MAX_URN_BYTES), path: cut(leaf.path, Self::MAX_PATH_BYTES) });
+            Listed { count: leaves.count, first: first.take_while(|leaf| fits(serde_json::to_string(leaf))).collect() }
+        };
+        Self {
+            parts: PlanParts {
+                pulumi: cut(self.parts.pulumi, Self::MAX_PATH_BYTES),
+                tree: self.parts.tree.map(|tree| cut(tree, Self::MAX_PATH_BYTES)),
+                ..self.parts
+            },
+            changes: Listed { count: self.changes.count, first: changes },
+            unknown: leaves(self.unknown),
+            unstable: leaves(self.unstable),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A guarded Stack changes resources only by an approved plan.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+const HASH: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// A Stack with an approval policy, whose generation 1 never ran.
+fn guarded() -> Stack {
+    let mut stack = stack();
+    stack.approval = Some(ApprovalSettings { approved_by: Some("ann".into()), ..ApprovalSettings::default() });
+    stack.status.plan.guarded = true;
+    stack
+}
+
+fn settings(stack: &mut Stack) -> &mut ApprovalSettings {
+    stack.approval.as_mut().unwrap()
+}
+
+fn proposed(plan: &Plan) -> Option<&NewUpdate> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Propose(update) => Some(&**update),
+        _ => None,
+    })
+}
+
+fn has_event(plan: &Plan, wanted: EventReason) -> bool {
+    plan.effects.iter().any(|effect| matches!(effect, Effect::Event { reason, .. } if *reason == wanted))
+}
+
+/// A plan that creates three resources and replaces one.
+fn three_created() -> PlannedChanges {
+    let mut plan = changes(hash_of('a'), &[(ChangeKind::Create, 3), (ChangeKind::Replace, 1)]);
+    let urn = "urn:pulumi:dev::shop::my:Net$aws:rds/instance:Instance::db".into();
+    plan.changes.first =
+        vec![PlannedChange { urn, kind: ChangeKind::Replace, paths: vec!["engine".into()], replaced_by: vec!["engine".into()] }];
+    plan.unknown.count = 2;
+    plan
+}
+
+/// The facts after the proposal of the Stack ended with that plan.
+fn after_proposal(stack: Stack, plan: PlannedChanges) -> Snapshot {
+    let first = plan_of(&snapshot(stack.clone()));
+    let name = proposed(&first).unwrap().current.name.clone();
+    let mut next = snapshot(Stack { status: first.status, ..stack });
+    next.proposal =
+        RunState::Ended(Run { name, ..run(Operation::Preview) }, RunOutcome { plan: Some(Box::new(plan)), ..outcome(true) });
+    next
+}
+
+fn plan_of(snapshot: &Snapshot) -> Plan {
+    support::plan(snapshot)
+}
+
+/// The Stack whose plan waits for an approval.
+fn waiting(plan: PlannedChanges) -> Stack {
+    let snapshot = after_proposal(guarded(), plan);
+    let status = plan_of(&snapshot).status;
+    Stack { status, ..snapshot.stack }
+}
+
+#[test]
+fn wanted_run_of_a_guarded_stack_is_a_proposal() {
+    let plan = plan_of(&snapshot(guarded()));
+    let new = proposed(&plan).unwrap();
+    assert_eq!((new.operation, created(&plan)), (Operation::Preview, None));
+    assert_eq!(plan.status.plan.current.as_ref(), Some(&new.current.name));
+    assert_eq!(plan.status.current_update, None);
+    assert_eq!(condition(&plan), "Reconciling/StackProcessing: Initial stack update; making a plan of the changes");
+}
+
+#[test]
+fn plan_waits_for_its_approval_and_is_made_once() {
+    let snapshot = after_proposal(guarded(), three_created());
+    let plan = plan_of(&snapshot);
+    assert!(has_event(&plan, EventReason::PlanProposed) && proposed(&plan).is_none() && created(&plan).is_none());
+    assert_eq!(
+        condition(&plan),
+        format!(
+            "Reconciling/ApprovalRequired: +3 ~0 -0 ±1 (replaces aws:rds/instance:Instance db); plan aaaaaaa; 2 values are known \
+             only when it is applied; to approve it: kubectl driftless approve shop --namespace team --plan {HASH}"
+        )
+    );
+    assert_eq!(plan.status.next_look, Some(now() + SignedDuration::from_hours(72)));
+    assert_eq!((&plan.status.last_update, plan.status.ran), (&None, None));
+    // The same wish makes no second one.
+    let again = plan_of(&support::snapshot(Stack { status: plan.status.clone(), ..snapshot.stack }));
+    assert_eq!((again.status, again.effects), (plan.status, Vec::new()));
+}
+
+#[test]
+fn approval_of_the_hash_applies_that_plan() {
+    let mut stack = waiting(three_created());
+    // Another plan's approval does not count, and neither does a part of the hash.
+    settings(&mut stack).approved = Some(hash_of('b'));
+    assert_eq!(created(&plan_of(&snapshot(stack.clone()))), None);
+    settings(&mut stack).approved = Some(hash_of('a'));
+    let plan = plan_of(&snapshot(stack.clone()));
+    let new = created(&plan).unwrap();
+    assert_eq!((new.operation, &new.plan), (Operation::Up, &Some(hash_of('a'))));
+    assert_ne!(new.current.name, update_name(&stack));
+    let proposal = plan.status.plan.proposal.as_ref().unwrap();
+    assert_eq!((proposal.state, proposal.by.as_deref()), (PlanState::Approved, Some("ann")));
+    let after = Stack { status: plan.status.clone(), ..stack };
+    assert!(after.permits(Some(&hash_of('a')), now()));
+    assert!(!after.permits(None, now()) && !after.permits(Some(&hash_of('b')), now()));
+    assert!(!after.permits(Some(&hash_of('a')), now() + SignedDuration::from_hours(73)));
+}
+
+/// The facts after the run of the approved plan ended.
+fn after_run(change: impl FnOnce(&mut RunOutcome)) -> Snapshot {
+    let mut stack = waiting(three_created());
+    settings(&mut stack).approved = Some(hash_of('a'));
+    let plan = plan_of(&snapshot(stack.clone()));
+    let name = created(&plan).unwrap().current.name.clone();
+    let mut next = snapshot(Stack { status: plan.status, ..stack });
+    let mut outcome = outcome(true);
+    change(&mut outcome);
+    next.run = RunState::Ended(Run { name, plan: Some(hash_of('a')), ..run(Operation::Up) }, outcome);
+    next
+}
+
+fn state(plan: &Plan) -> PlanState {
+    plan.status.plan.proposal.as_ref().unwrap().state
+}
+
+#[test]
+fn applied_plan_makes_the_stack_ready_and_spends_its_approval() {
+    let snapshot = after_run(|_| {});
+    let plan = plan_of(&snapshot);
+    assert_eq!((condition(&plan).as_str(), state(&plan)), ("Ready", PlanState::Applied));
+    assert_eq!(plan.status.plan.spent, Some(hash_of('a')));
+    assert!(plan.effects.contains(&Effect::SpendApproval));
+    // When the annotation is gone, the same plan can be approved again.
+    let mut stack = Stack { status: plan.status, ..snapshot.stack };
+    settings(&mut stack).approved = None;
+    assert_eq!(plan_of(&support::snapshot(stack)).status.plan.spent, None);
+}
+
+#[test]
+fn failed_run_is_retried_by_a_new_proposal() {
+    let snapshot = after_run(|outcome| (outcome.succeeded, outcome.message) = (false, "no such bucket".into()));
+    let plan = plan_of(&snapshot);
+    assert_eq!(state(&plan), PlanState::Partly);
+    let later = now() + SignedDuration::from_secs(10);
+    let stack = Stack { status: plan.status, ..snapshot.stack };
+    let retry = plan_at(&support::snapshot(stack.clone()), later);
+    assert!(created(&retry).is_none() && proposed(&retry).is_some());
+    // The same plan again: the approval that was used does not count.
+    let mut next = support::snapshot(Stack { status: retry.status, ..stack });
+    let name = next.stack.status.plan.current.clone().unwrap();
+    let outcome = RunOutcome { plan: Some(Box::new(three_created())), ..outcome(true) };
+    next.proposal = RunState::Ended(Run { name, ..run(Operation::Preview) }, outcome);
+    let plan = plan_at(&next, later);
+    assert_eq!((created(&plan), state(&plan)), (None, PlanState::Proposed));
+}
+
+#[test]
+fn run_that_never_reached_pulumi_keeps_its_approval() {
+    let snapshot = after_run(|outcome| {
+        (outcome.succeeded, outcome.operated, outcome.platform_failure) = (false, false, true);
+        "no capacity".clone_into(&mut outcome.message);
+    });
+    let plan = plan_of(&snapshot);
+    assert_eq!((state(&plan), &plan.status.plan.spent), (PlanState::Approved, &None));
+    let first = plan.status.last_update.as_ref().unwrap().name.clone();
+    let retry =
+        plan_at(&support::snapshot(Stack { status: plan.status, ..snapshot.stack }), now() + SignedDuration::from_secs(10));
+    let new = created(&retry).unwrap();
+    assert!(new.plan == Some(hash_of('a')) && new.current.name != first);
+}
+
+#[test]
+fn stale_plan_touches_nothing_and_the_new_one_waits() {
+    let mut found = changes(hash_of('b'), &[(ChangeKind::Delete, 1)]);
+    found.parts.state = hash_of('9');
+    let snapshot = after_run(|outcome| {
+        (outcome.succeeded, outcome.stale, outcome.plan) = (false, true, Some(Box::new(found)));
+    });
+    let plan = plan_of(&snapshot);
+    assert!(has_event(&plan, EventReason::PlanStale) && created(&plan).is_none() && proposed(&plan).is_none());
+    assert_eq!((&plan.status.last_update, state(&plan)), (&None, PlanState::Proposed));
+    let words = condition(&plan);
+    assert!(
+        words.starts_with(
+            "Reconciling/ApprovalRequired: plan aaaaaaa was approved by ann, but is bbbbbbb now: the planned changes differ, the \
+             state of the stack changed; nothing was touched; +0 ~0 -1 ±0; plan bbbbbbb; to approve it: "
+        ),
+        "{words}"
+    );
+    // Its approval leads to another Update than that of the stale run.
+    let stale = snapshot.stack.status.current_update.as_ref().unwrap().name.clone();
+    let mut stack = Stack { status: plan.status, ..snapshot.stack };
+    settings(&mut stack).approved = Some(hash_of('b'));
+    let next = plan_of(&support::snapshot(stack));
+    assert_ne!(created(&next).unwrap().current.name, stale);
+}
+
+#[test]
+fn unguarded_cluster_counts_no_approval_and_no_loosening() {
+    let mut stack = waiting(three_created());
+    settings(&mut stack).approved = Some(hash_of('a'));
+    let broken = Guard::Broken("ValidatingAdmissionPolicy \"driftless-approval\" is missing".into());
+    let plan = plan_of(&Snapshot { guard: broken.clone(), ..snapshot(stack.clone()) });
+    let words = condition(&plan);
+    assert!(words.starts_with("Reconciling/ApprovalUnguarded: +3 ~0 -0 ±1"), "{words}");
+    assert!(words.contains("no approval counts: ValidatingAdmissionPolicy") && created(&plan).is_none());
+    assert!(plan.status.next_look.is_some());
+    // The removal of the annotation counts only where the cluster enforces who may remove it.
+    stack.approval = None;
+    let loosened = plan_of(&Snapshot { guard: broken, ..snapshot(stack.clone()) });
+    assert!(created(&loosened).is_none() && loosened.status.plan.guarded);
+    assert!(!stack.permits(None, now()));
+    let loosened = plan_of(&snapshot(stack));
+    assert!(created(&loosened).is_some() && !loosened.status.plan.guarded);
+}
+
+#[test]
+fn plan_without_the_named_kinds_applies_itself() {
+    let policy = || ApprovalPolicy::parse("unless replace, delete").unwrap();
+    let mut stack = waiting(changes(hash_of('a'), &[(ChangeKind::Create, 3)]));
+    settings(&mut stack).policy = policy();
+    let plan = plan_of(&snapshot(stack));
+    assert_eq!(created(&plan).unwrap().plan, Some(hash_of('a')));
+    assert_eq!(plan.status.plan.proposal.as_ref().unwrap().by, None);
+    let mut stack = waiting(three_created());
+    settings(&mut stack).policy = policy();
+    assert_eq!(created(&plan_of(&snapshot(stack))), None);
+}
+
+#[test]
+fn plan_without_changes_makes_the_stack_ready() {
+    let snapshot = after_proposal(guarded(), changes(hash_of('a'), &[]));
+    let plan = plan_of(&snapshot);
+    assert_eq!((condition(&plan).as_str(), state(&plan)), ("Ready", PlanState::NoChanges));
+    assert_eq!(plan.status.last_update.as_ref().unwrap().last_successful_commit, "main@sha1:aaa");
+    assert!(plan.effects.contains(&Effect::WakeDependents) && created(&plan).is_none());
+    let again = plan_of(&support::snapshot(Stack { status: plan.status, ..snapshot.stack }));
+    assert_eq!(again.effects, Vec::new());
+}
+
+#[test]
+fn rejected_plan_stalls_until_another_change_is_wanted() {
+    let mut stack = waiting(three_created());
+    settings(&mut stack).approved = Some(hash_of('a'));
+    settings(&mut stack).rejected = Some(hash_of('a'));
+    let plan = plan_of(&snapshot(stack.clone()));
+    let words = condition(&plan);
+    assert!(words.starts_with("Stalled/PlanRejected: plan aaaaaaa was rejected") && created(&plan).is_none(), "{words}");
+    stack.generation = 2;
+    assert!(proposed(&plan_of(&snapshot(stack))).is_some());
+}
+
+#[test]
+fn plan_expires_and_another_one_is_made() {
+    let mut stack = waiting(three_created());
+    settings(&mut stack).approved = Some(hash_of('a'));
+    let plan = plan_at(&snapshot(stack), now() + SignedDuration::from_hours(72));
+    assert!(proposed(&plan).is_some() && created(&plan).is_none());
+    assert_eq!(state(&plan), PlanState::Expired);
+}
+
+#[test]
+fn failed_preview_is_retried_and_then_given_up() {
+    let mut stack = guarded();
+    let mut at = now();
+    for (wait, words) in [(10, "attempt 1"), (30, "attempt 2"), (90, "attempt 3"), (0, "4 previews failed; not retrying")] {
+        let plan = plan_at(&snapshot(stack.clone()), at);
+        let name = proposed(&plan).unwrap().current.name.clone();
+        let mut next = snapshot(Stack { status: plan.status, ..stack.clone() });
+        let failed = RunOutcome { message: "no such bucket".into(), ..outcome(false) };
+        next.proposal = RunState::Ended(Run { name, ..run(Operation::Preview) }, failed);
+        let plan = plan_at(&next, at);
+        assert!(condition(&plan).contains(words) && has_event(&plan, EventReason::PlanFailed), "{}", condition(&plan));
+        stack.status = plan.status;
+        at += SignedDuration::from_secs(wait);
+    }
+    stack.reconcile_request = "now".into();
+    assert!(proposed(&plan_at(&snapshot(stack), at)).is_some());
+}
+
+#[test]
+fn guarded_stack_is_not_destroyed() {
+    let mut stack = guarded();
+    stack.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 60));
+    (stack.deleting, stack.spec.destroy_on_finalize) = (true, true);
+    let plan = plan_of(&snapshot(stack.clone()));
+    assert!(created(&plan).is_none() && !plan.effects.contains(&Effect::RemoveFinalizer));
+    assert!(condition(&plan).starts_with("Reconciling/ApprovalRequired: the Stack requires approvals"), "{}", condition(&plan));
+    stack.approval = None;
+    assert_eq!(created(&plan_of(&snapshot(stack))).unwrap().operation, Operation::Destroy);
+}
+
+#[test]
+fn plan_is_made_before_the_window_opens_and_applied_in_it() {
+    let mut stack = guarded();
+    stack.window = Some(closed_window());
+    assert!(proposed(&plan_of(&snapshot(stack))).is_some());
+    let mut stack = waiting(three_created());
+    stack.window = Some(closed_window());
+    settings(&mut stack).approved = Some(hash_of('a'));
+    let plan = plan_of(&snapshot(stack.clone()));
+    assert!(condition(&plan).starts_with("Reconciling/OutsideWindow") && created(&plan).is_none());
+    let open = plan_at(&snapshot(stack), now() + SignedDuration::from_mins(61));
+    assert!(created(&open).is_some());
+}
+
+#[test]
+fn git_is_polled_while_a_plan_waits() {
+    let stack = waiting(three_created());
+    let polled = |seconds: i64| {
+        let mut snapshot = snapshot(stack.clone());
+        let source =
+            SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into(), polled: Some(ago(seconds)) };
+        snapshot.source = Some(source);
+        snapshot
+    };
+    let fresh = plan_of(&polled(10));
+    assert_eq!(fresh.status.next_look, Some(now() + SignedDuration::from_secs(50)));
+    let mut next = polled(10);
+    next.stack.status = fresh.status;
+    let due = plan_at(&next, now() + SignedDuration::from_secs(50));
+    assert!(condition(&due).starts_with("Reconciling/ApprovalRequired"), "{}", condition(&due));
+    assert!(due.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_))) && proposed(&due).is_none());
+}
+
+#[test]
+fn withdrawn_change_leaves_no_plan() {
+    let mut stack = waiting(three_created());
+    stack.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 60));
+    let plan = plan_of(&snapshot(stack));
+    assert_eq!((condition(&plan).as_str(), &plan.status.plan.proposal), ("Ready", &None));
+}
+
+#[test]
+fn approval_policy_is_read_strictly() {
+    assert_eq!(ApprovalPolicy::parse("required"), Ok(ApprovalPolicy::Required));
+    let kinds = [ChangeKind::Delete, ChangeKind::Forget].into();
+    assert_eq!(ApprovalPolicy::parse("unless delete,forget"), Ok(ApprovalPolicy::Unless(kinds)));
+    for wrong in ["", "Required", "unless", "unless ", "unless updates", "unless delete,", "off"] {
+        assert!(ApprovalPolicy::parse(wrong).unwrap_err().contains("write \"required\""), "{wrong}");
+    }
+}

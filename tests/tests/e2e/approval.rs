@@ -1,0 +1,182 @@
+//! A guarded Stack: proposal, approval, and exactly that plan; and what else cannot change it.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::{Stack, StackPlan, Update, names};
+use driftless_tests::{
+    scenario::{Namespace, RUN, Source, condition, is_ready},
+    world::ready,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::{alone, shared};
+
+fn plan(stack: &Stack) -> StackPlan {
+    stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.clone()).unwrap_or_default()
+}
+
+fn is_reason(stack: &Stack, reason: &str) -> bool {
+    condition(stack).is_some_and(|(_, found, _)| found == reason)
+}
+
+async fn annotate(client: &Client, team: &Namespace<'_>, annotations: Value) -> kube::Result<Stack> {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    Api::namespaced(client.clone(), &team.name).patch("app", &PatchParams::default(), &patch).await
+}
+
+/// The name of the administrator of the world, as the API server knows it.
+async fn user(client: &Client) -> Result<String> {
+    let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+    let request = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+        .header("content-type", "application/json")
+        .body(review.to_string().into_bytes())?;
+    let review: Value = client.request(request).await?;
+    Ok(review["status"]["userInfo"]["username"].as_str().context("a name")?.to_owned())
+}
+
+/// Waits for a plan that waits for its approval, other than `before`.
+async fn proposed(team: &Namespace<'_>, before: &str) -> Result<StackPlan> {
+    let wanted = |stack: &Stack| {
+        let plan = plan(stack);
+        is_reason(stack, "ApprovalRequired") && plan.hash.as_deref().is_some_and(|hash| hash != before)
+    };
+    Ok(plan(&team.wait("app", "to have a plan", wanted).await?))
+}
+
+async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
+    let user = user(&team.world.client).await?;
+    annotate(&team.world.client, team, json!({ names::APPROVE: hash, names::APPROVED_BY: user })).await?;
+    Ok(())
+}
+
+fn content(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+fn ups(updates: &[Update]) -> usize {
+    updates.iter().filter(|update| update.spec.operation.as_deref() == Some("up")).count()
+}
+
+fn guarded(policy: &str) -> String {
+    format!("{{ {}: '{policy}' }}", names::APPROVAL)
+}
+
+#[tokio::test]
+async fn approved_plan_is_applied_and_nothing_else() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("approval").await?;
+    let file = team.file("app.txt")?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack_as("app", "dev", &guarded("required"), Source::Program("app"), "  destroyOnFinalize: true\n").await?;
+    let first = proposed(&team, "").await?;
+    let hash = first.hash.context("a hash")?;
+    ensure!(first.state.as_deref() == Some("Proposed") && first.counts.get("create") > Some(&0), "{:?}", first.counts);
+    ensure!(content(&file).is_none() && ups(&team.updates("app").await?) == 0, "nothing is changed");
+
+    // Neither another hash nor a forged approver counts.
+    let forged = annotate(&world.client, &team, json!({ names::APPROVE: hash, names::APPROVED_BY: "someone" })).await;
+    ensure!(matches!(&forged, Err(kube::Error::Api(status)) if status.code == 403), "{forged:?}");
+    approve(&team, &"f".repeat(64)).await?;
+    team.wait("app", "to wait for its approval", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    ensure!(content(&file).is_none(), "another plan was approved");
+
+    approve(&team, &hash).await?;
+    let stack = team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+    let applied = plan(&stack);
+    ensure!(applied.state.as_deref() == Some("Applied") && applied.hash.as_ref() == Some(&hash), "{applied:?}");
+    ensure!(applied.approved_by == Some(user(&world.client).await?), "{applied:?}");
+    ready::until("the approval is emptied", RUN, async || {
+        let stack = team.stack("app").await?;
+        let left = stack.annotations().get(names::APPROVE).cloned().unwrap_or_default();
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+    .await?;
+
+    // A push makes another plan, and the approval of the older one does not apply it.
+    team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
+    let second = proposed(&team, &hash).await?.hash.context("a hash")?;
+    team.apply_program("app", &team.program("app.txt", "three", "")?).await?;
+    let third = proposed(&team, &second).await?.hash.context("a hash")?;
+    approve(&team, &second).await?;
+    team.wait("app", "to wait for its approval", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+    approve(&team, &third).await?;
+    team.wait("app", "to be Ready", |stack| is_ready(stack) && plan(stack).hash.as_ref() == Some(&third)).await?;
+    ensure!(content(&file).as_deref() == Some("three"), "{:?}", content(&file));
+
+    // The deletion waits, and a user with the verb ends that.
+    let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
+    stacks.delete("app", &DeleteParams::default()).await?;
+    team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
+    annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
+    ready::until("the Stack is gone", RUN, async || {
+        if let Some(stack) = stacks.get_opt("app").await? {
+            bail!("{:#?}", stack.status);
+        }
+        Ok(())
+    })
+    .await?;
+    ensure!(!Path::new(&file).exists(), "it was not destroyed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn plan_without_the_named_changes_needs_no_approval() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("approval-unless").await?;
+    let file = team.file("app.txt")?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack_as("app", "dev", &guarded("unless delete,replace"), Source::Program("app"), "").await?;
+    let stack = team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(plan(&stack).state.as_deref() == Some("Applied") && plan(&stack).approved_by.is_none(), "{:?}", plan(&stack));
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+    // The resource is gone from the program: its deletion needs an approval.
+    team.apply_program("app", "resources: {}\n").await?;
+    let deletion = proposed(&team, "").await?;
+    ensure!(deletion.counts.get("delete") == Some(&1) && content(&file).is_some(), "{deletion:?}");
+    approve(&team, &deletion.hash.context("a hash")?).await?;
+    ready::until("the file is deleted", RUN, async || {
+        ensure!(content(&file).is_none(), "it exists");
+        Ok(())
+    })
+    .await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    Ok(())
+}
+
+/// It changes the policy of the cluster, so it needs a world of its own.
+#[tokio::test]
+async fn unguarded_cluster_counts_no_approval() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("approval-unguarded").await?;
+    let file = team.file("app.txt")?;
+    let uri = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/driftless-approval";
+    let _: Value = world.client.request(http::Request::delete(uri).body(Vec::new())?).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack_as("app", "dev", &guarded("required"), Source::Program("app"), "").await?;
+    let stack = team.wait("app", "to have a plan", |stack| is_reason(stack, "ApprovalUnguarded")).await?;
+    let (_, _, message) = condition(&stack).context("a condition")?;
+    ensure!(message.contains("ValidatingAdmissionPolicyBinding \"driftless-approval\" does not exist"), "{message}");
+    let hash = plan(&stack).hash.context("a hash")?;
+    approve(&team, &hash).await?;
+    // Neither does the removal of the annotation.
+    annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
+    team.wait("app", "to stay guarded", |stack| is_reason(stack, "ApprovalUnguarded")).await?;
+    ensure!(content(&file).is_none() && ups(&team.updates("app").await?) == 0, "it was changed without an approval");
+
+    team.apply(include_str!("../../../infra/kubernetes/approval.yaml")).await?;
+    annotate(&world.client, &team, json!({ names::APPROVAL: "required", names::RECONCILIATION_REQUEST: "again" })).await?;
+    let hash = proposed(&team, "").await?.hash.context("a hash")?;
+    approve(&team, &hash).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+    Ok(())
+}
