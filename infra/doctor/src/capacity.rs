@@ -156,7 +156,7 @@ impl Demand {
             by_runs("SQS: sends to the FIFO queue a second", rates[1], quota::FIFO),
             by_runs("S3: calls a second", runs * RUN_S3_CALLS, quota::S3),
             Limit {
-                name: "sweeper: seconds of a pass over all Stacks",
+                name: "sweeper: seconds of a pass over Stacks",
                 used: self.pass_seconds(),
                 limit: self.look_seconds,
                 by_stacks: true,
@@ -243,7 +243,7 @@ mod tests {
         let text = demand(100.0, 10.0).to_string();
         assert!(text.contains("\nfirst limit: Fargate: vCPUs of live tasks, reached at "), "{text}");
         let text = Demand { vcpus: 1000.0, ..demand(200_000.0, 1.0) }.to_string();
-        assert!(text.contains("\nfirst limit: sweeper: seconds of a pass over all Stacks, exceeded at 90000 Stacks"), "{text}");
+        assert!(text.contains("\nfirst limit: sweeper: seconds of a pass over Stacks, exceeded at 90000 Stacks"), "{text}");
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
 
