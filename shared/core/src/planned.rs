@@ -271,3 +271,83 @@ impl PlannedChanges {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(digit: &str) -> PlanHash {
+        PlanHash::parse(&digit.repeat(PlanHash::DIGITS)).unwrap()
+    }
+
+    fn plan(changes: usize, text: &str) -> PlannedChanges {
+        let change = PlannedChange {
+            urn: text.into(),
+            kind: ChangeKind::Update,
+            paths: vec![text.into(); 30],
+            replaced_by: vec![text.into(); 30],
+        };
+        let leaf = PlannedLeaf { urn: text.into(), path: text.into() };
+        let leaves = Listed { count: 300, first: vec![leaf; 300] };
+        let tree = Some(text.to_owned());
+        PlannedChanges {
+            hash: hash("a"),
+            parts: PlanParts {
+                version: 1,
+                binding: hash("b"),
+                resources: hash("c"),
+                state: hash("d"),
+                pulumi: text.into(),
+                tree,
+            },
+            operation: Operation::Up,
+            counts: [(ChangeKind::Update, u32::try_from(changes).unwrap())].into(),
+            changes: Listed { count: u32::try_from(changes).unwrap(), first: vec![change; changes] },
+            unknown: leaves.clone(),
+            unstable: leaves,
+            made_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn hash_has_64_lower_case_digits() {
+        let digits = "0123456789abcdef".repeat(4);
+        let hash = PlanHash::parse(&digits).unwrap();
+        assert_eq!((hash.as_str(), hash.short()), (digits.as_str(), "0123456"));
+        assert_eq!(serde_json::from_str::<PlanHash>(&format!("{digits:?}")).unwrap(), hash);
+        for bad in
+            [&digits[1..], &format!("{digits}0"), &digits.to_uppercase(), &digits.replace('0', "é"), &digits.replace('0', "/")]
+        {
+            assert_eq!(PlanHash::parse(bad), None);
+            assert!(serde_json::from_str::<PlanHash>(&format!("{bad:?}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_changes_have_names_and_an_order() {
+        assert!(ChangeKind::ALL.is_sorted());
+        for kind in ChangeKind::ALL {
+            assert_eq!(ChangeKind::parse(kind.as_str()), Some(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        assert_eq!(ChangeKind::parse("replaces"), None);
+    }
+
+    #[test]
+    fn plan_fits_into_a_status() {
+        let few = plan(3, "urn:a");
+        let bounded = few.clone().bounded();
+        assert_eq!(
+            (&bounded.changes.first[0].urn, bounded.changes.first.len(), &bounded.parts),
+            (&few.changes.first[0].urn, 3, &few.parts)
+        );
+        assert_eq!((bounded.changes.first[0].paths.len(), bounded.unknown.first.len(), bounded.unknown.count), (20, 50, 300));
+        for text in ["é".repeat(4000), "\n".repeat(4000), "x".into()] {
+            let bounded = plan(300, &text).bounded();
+            let bytes = serde_json::to_string(&bounded).unwrap().len();
+            assert!(bytes < 72 << 10 && !bounded.changes.first.is_empty() && bounded.changes.count == 300, "{bytes}");
+            assert_eq!(bounded.clone().bounded(), bounded);
+        }
+        assert!(!few.is_empty() && PlannedChanges { counts: [(ChangeKind::Update, 0)].into(), ..few }.is_empty());
+    }
+}
