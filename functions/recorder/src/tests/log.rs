@@ -241,7 +241,7 @@ fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
     world.advance(SignedDuration::from_hours(2));
     ask(&world);
     for key in [format!("logs/{CLUSTER}/n/uid"), keys::task(ROLE, "t").live_log()] {
-        world.drive(world.delete(&key)).unwrap().unwrap();
+        world.drive(Objects::delete(&world, &key)).unwrap().unwrap();
     }
     let mut released = update(&world);
     released["metadata"]["finalizers"] = Value::Null;
