@@ -227,12 +227,12 @@ fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
     world.advance(SignedDuration::from_hours(30));
     ask(&world);
     live_log(&world, "forged\n");
-    let _: Vec<_> = world.sent();
+    let sent = world.sent().len();
     look(&world);
     let second = link(&world);
     assert_eq!(second.1, (world.now() + SignedDuration::from_hours(1)).to_string());
     assert_eq!(world.objects()[&format!("logs/{CLUSTER}/n/uid")], b"a\n");
-    assert!(world.sent().is_empty(), "nothing else is left to do");
+    assert_eq!(world.sent().len(), sent, "nothing else is left to do");
     let mut rest = update(&world)["status"].clone();
     rest["driftless"]["logLink"] = status["driftless"]["logLink"].clone();
     assert_eq!(rest, status, "only the link changed");
@@ -248,7 +248,8 @@ fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
     world.insert(released);
     look(&world);
     assert_eq!(ours(&world)["logLink"], Value::Null);
-    let loops = world.sent().into_iter().any(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update"));
+    let loops =
+        world.sent().into_iter().skip(sent).any(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update"));
     assert!(!loops);
 }
 
