@@ -229,18 +229,17 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     assert_eq!(diff.differs, Some(true));
     let [approve, reject] =
         [request::approve(&shop, Some(&hash), "ann@example.com").unwrap(), request::reject(&shop, None).unwrap()];
-    let dry_run = |request: &request::Request| request.dry_run("team-a").unwrap();
-    golden(
-        "approve",
-        &format!(
-            "{}\n{}{}\n\n{}{}\n",
-            diff::render(&diff, PLAIN, now()),
-            dry_run(&approve),
-            approve.done,
-            dry_run(&reject),
-            reject.done
-        ),
-    );
+    let shown = diff::render(&diff, PLAIN, now());
+    let summary = "+3 ~0 -0 ±1 (replaces aws:rds/instance:Instance db); plan 7777777; 2 values are known only when it is applied";
+    for words in [summary, "(Proposed)", "± replace", "engineVersion", "3 resources are not listed"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let [approval, rejection] = [&approve, &reject].map(|request| request.dry_run("team-a").unwrap());
+    for words in [&*hash, "driftless.dev/approve:", "driftless.dev/approved-by: ann@example.com"] {
+        assert!(approval.contains(words), "{words}: {approval}");
+    }
+    assert!(rejection.contains("driftless.dev/reject:") && !rejection.contains("approve"), "{rejection}");
+    assert!(approve.done.contains(", as ann@example.com: +3") && reject.done.contains(summary), "{}", approve.done);
     let refused = |hash: &str| request::approve(&shop, Some(hash), "ann").unwrap_err().to_string();
     assert!(refused("7777777").ends_with("; write all 64 digits"), "{}", refused("7777777"));
     assert!(refused(&"8".repeat(64)).ends_with("; see it with kubectl driftless diff"));

@@ -258,7 +258,7 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
     let (name, namespace) = (stack.name.clone(), stack.namespace.clone());
     let status = &mut stack.status.plan;
     if status.current.is_some() {
-        return Gate::Wait(Readiness::processing("making a plan of the changes"), Until::Change);
+        return Gate::Wait(planning(), Until::Change);
     }
     let before = status.clone();
     let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
@@ -301,6 +301,11 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
             Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
         }
     }
+}
+
+/// The condition while a plan is made.
+pub(crate) fn planning() -> Readiness {
+    Readiness::processing("making a plan of the changes")
 }
 
 /// The condition after a failed preview.
@@ -408,7 +413,7 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
     let before = status.proposal.take()?;
     if !outcome.stale {
         let state = if outcome.succeeded { PlanState::Applied } else { PlanState::Partly };
-        status.proposal = Some(Proposal { state, expires: None, ..before });
+        status.proposal = Some(Proposal { state, expires: None, note: String::new(), ..before });
         return None;
     }
     let by = before.by.as_ref().map_or_else(String::new, |user| format!(" by {user}"));

@@ -70,7 +70,7 @@ fn wanted_run_of_a_guarded_stack_is_a_proposal() {
     assert_eq!((new.operation, created(&plan)), (Operation::Preview, None));
     assert_eq!(plan.status.plan.current.as_ref(), Some(&new.current.name));
     assert_eq!(plan.status.current_update, None);
-    assert_eq!(condition(&plan), "Reconciling/StackProcessing: Initial stack update; making a plan of the changes");
+    assert_eq!(condition(&plan), "Reconciling/StackProcessing: making a plan of the changes");
 }
 
 #[test]

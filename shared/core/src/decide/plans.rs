@@ -96,7 +96,7 @@ impl Reconciliation<'_> {
                 new.operation = Operation::Preview;
                 self.stack.status.plan.current = Some(new.current.name.clone());
                 self.effects.push(Effect::Propose(Box::new(new.clone())));
-                Err(Readiness::processing(format!("{why}; making a plan of the changes")))
+                Err(approval::planning())
             }
             Gate::Wait(readiness, until) => {
                 let at = match until {
