@@ -73,7 +73,7 @@ fn run_without_the_approved_plan_is_abandoned() {
         ("proposed only", with("state", json!("Proposed")), approve.clone(), "up", plan.clone()),
         ("applied before", with("state", json!("Applied")), approve.clone(), "up", plan.clone()),
         ("spent", with("spent", json!(hash('a'))), approve.clone(), "up", plan.clone()),
-        ("expired", with("expiresAt", json!("2020-01-01T00:00:00Z")), approve.clone(), "up", plan.clone()),
+        ("expired", with("expiresAt", json!("1969-12-31T00:00:00Z")), approve.clone(), "up", plan.clone()),
         ("rejected", approved(), json!({ names::APPROVE: hash('a'), names::REJECT: hash('a') }), "up", plan.clone()),
         ("destroy", approved(), approve.clone(), "destroy", json!({})),
         ("refresh", approved(), approve.clone(), "refresh", json!({})),
