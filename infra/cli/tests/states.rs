@@ -6,7 +6,7 @@ mod support;
 
 use driftless_api::Stack;
 use driftless_cli::{explain, facts::Unknown};
-use driftless_core::{Readiness, Stack as CoreStack, StackReason, decide, refused};
+use driftless_core::{Guard, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use support::{facts_of, now, stack};
@@ -26,6 +26,30 @@ fn failed(failures: i64, seconds: i64, edit: impl FnOnce(&mut Value)) -> CoreSta
         object["status"]["lastUpdate"]["lastResyncTime"] = json!(at);
         edit(object);
     })
+}
+
+/// A guarded Stack with a plan that has no approval.
+fn planned(edit: impl FnOnce(&mut Value)) -> CoreStack {
+    failed(0, 3600, |object| {
+        let digits = |digit: &str| digit.repeat(64);
+        object["metadata"]["annotations"] = json!({ "driftless.dev/approval": "required" });
+        object["status"]["driftless"]["plan"] = json!({
+            "guarded": true, "state": "Proposed", "hash": digits("7"), "generation": 2, "commit": "2", "reconcileRequest": "",
+            "update": "network-p", "expiresAt": now() + SignedDuration::from_hours(72), "counts": { "create": 1 }, "changesTotal": 1,
+            "changes": [{ "urn": "urn:pulumi:prod::shop::aws:ec2/vpc:Vpc::vpc", "change": "create" }], "madeAt": now(),
+            "digests": { "binding": digits("1"), "pulumi": "v3.259.0", "resources": digits("2"), "state": digits("3"), "version": 1 },
+        });
+        edit(object);
+    })
+}
+
+/// The facts about a Stack in a state. Only one state has a cluster without the admission policy.
+fn facts(reason: &str, stack: CoreStack) -> Snapshot {
+    let mut snapshot = facts_of(stack, true);
+    if reason == StackReason::ApprovalUnguarded.as_str() {
+        snapshot.guard = Guard::Broken("the policy is missing".into());
+    }
+    snapshot
 }
 
 /// A Stack in each state, by the reason of its condition.
@@ -64,6 +88,12 @@ fn states() -> Vec<(&'static str, CoreStack)> {
                 object["status"]["driftless"]["expiry"] = json!({ "time": "2026-11-26T09:30:00Z" });
             }),
         ),
+        (StackReason::ApprovalRequired.as_str(), planned(|_| ())),
+        (StackReason::ApprovalUnguarded.as_str(), planned(|_| ())),
+        (
+            StackReason::PlanRejected.as_str(),
+            planned(|object| object["metadata"]["annotations"]["driftless.dev/reject"] = json!("7".repeat(64))),
+        ),
         (
             StackReason::OutsideWindow.as_str(),
             failed(0, 3600, |object| {
@@ -93,7 +123,7 @@ fn every_state_has_its_reason_and_a_next_time() {
         StackReason::ALL.iter().find(|reason| **reason != StackReason::PlanRefused && !shown.contains(&reason.as_str()));
     assert_eq!(missing, None);
     for (reason, stack) in states() {
-        let snapshot = facts_of(stack, true);
+        let snapshot = facts(reason, stack);
         let explanation = explain::stack(&snapshot, Vec::new(), None, now());
         assert_eq!(explanation.reason, reason, "{explanation:#?}");
         assert!(!explanation.message.is_empty() && !explanation.now.is_empty(), "{explanation:#?}");
@@ -106,7 +136,7 @@ fn every_state_has_its_reason_and_a_next_time() {
 #[test]
 fn explanation_agrees_with_the_next_plan() {
     for (reason, stack) in states() {
-        let snapshot = facts_of(stack, true);
+        let snapshot = facts(reason, stack);
         let plan = decide(&snapshot, now());
         let explanation = explain::stack(&snapshot, Vec::new(), None, now());
         let (planned, message) = shown(plan.status.readiness.as_ref());
@@ -117,7 +147,7 @@ fn explanation_agrees_with_the_next_plan() {
         // As the reconciler leaves it: the time that it requeued is the next.
         let mut after = snapshot.stack.clone();
         after.status = plan.status.clone();
-        let explanation = explain::stack(&facts_of(after, true), Vec::new(), None, now());
+        let explanation = explain::stack(&facts(reason, after), Vec::new(), None, now());
         if let Some(requeued) = plan.status.next_look {
             assert_eq!(explanation.next.at, Some(requeued), "{reason}: {explanation:#?}");
         }
