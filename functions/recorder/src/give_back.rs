@@ -77,7 +77,7 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     let mut tries = TRIES;
     loop {
         let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
-        // A recorder that was interrupted before the Update was complete may have deleted the Lease and woken nobody.
+        // A recorder that was interrupted before the Update was complete may have deleted the Lease and woken no Update.
         let Some(lease) = lease.filter(held) else { return Ok(of.is_none_or(|update| !update.is_complete())) };
         tries -= 1;
         match ports.cluster.delete(&lease).await {

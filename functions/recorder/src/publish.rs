@@ -138,8 +138,8 @@ async fn hand_over<C: Cluster, O, Q: Queues, T>(
 ) -> Result<(), Error> {
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack. One
-        // that is released and asks for a log that is not kept would be hinted without end.
+        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack. A
+        // released one that asks for an expired log would be hinted in a loop.
         let is_repaired = due == Due::Repair && finalizer::is_on(&update);
         let object = if is_repaired { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;

@@ -10,7 +10,7 @@ use crate::{
 pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
     let status = &stack.status;
     let mut plan = status.plan.clone();
-    // A stale run changed nothing and says nothing about the Stack, so it is no update.
+    // A stale run changed nothing, so it is no update of the Stack.
     if let Some(stale) = observe_applied(&mut plan, run, outcome) {
         return (StackStatus { current_update: None, plan, ..status.clone() }, stale);
     }

@@ -102,7 +102,7 @@ reasons! {
         PendingOperations: "An interrupted run left operations whose result Pulumi does not know.", "Check the resources with the provider, then refresh.";
         PlanFailed: "The preview of a guarded Stack failed, so there is no plan to approve.", "Correct what the note says.";
         PlanProposed: "A plan of the changes waits for an approval.", "Approve or reject it (docs/approval.md).";
-        PlanStale: "What was approved is no longer what would be done, so nothing was done.", "Approve the new plan.";
+        PlanStale: "The run would do something else than what was approved, so it did nothing.", "Approve the new plan.";
         PlatformFailure: "AWS did not start or ended a task before Pulumi was done.", "Usually nothing; the run is retried.";
         PodFieldsIgnored: "The template has fields that only matter to a pod.", "Nothing, or remove them.";
         ResourceFailed: "A resource failed in a run.", "Correct what the note says.";

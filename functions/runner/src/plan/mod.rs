@@ -28,7 +28,7 @@ use crate::mask::Mask;
 /// The version of the canonical form, a part of each hash: another form makes every approved plan stale.
 const VERSION: u32 = 1;
 
-/// What is known of a plan before a preview.
+/// The known parts of a plan before a preview.
 pub(crate) struct Basis<'a> {
     pub request: &'a PlanRequest,
     /// [`PlanRequest::key`]
