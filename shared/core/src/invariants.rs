@@ -29,32 +29,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
     check(!(stack.suspended && run.is_some()), "1: a run of a suspended Stack is created");
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
-        check(plan.status.current_update.as_ref() == Some(&run.current), "1: status.currentUpdate does not name the new run");
-        let is_closed = stack.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
-        check(run.operation == Operation::Preview || !is_closed, "1: a run starts outside the maintenance window");
-        check(!is_used_up(snapshot, plan, run), "1: a failed run is retried beyond spec.driftless.retries");
-        check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
-        if let Some(tree) = &run.tree {
-            check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
-            let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
-                if *revision == run.current.commit && *digest == tree.digest);
-            check(of_source, "3: a run's revision and digest are not the source's");
-        } else {
-            check(
-                run.operation == Operation::Destroy
-                    && run.workspace.project.is_some()
-                    && run.workspace.project == plan.status.project,
-                "3: a run without a tree, which is not the destroy of the project that ran",
-            );
-        }
-        check(
-            stack.deleting == (run.operation == Operation::Destroy),
-            "4: a destroy without a deletion, or another operation with one",
-        );
-        check(
-            stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0),
-            "4: a run is created before the finalizer",
-        );
+        run_rules(snapshot, plan, run, now, &mut check);
     }
     if position(|effect| matches!(effect, Effect::DeleteStack)).is_some() {
         let announced = stack.status.expiry.as_ref().is_some_and(|expiry| expiry.blocked.is_none() && expiry.at <= now);
@@ -65,15 +40,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
         );
     }
     plan_rules(snapshot, plan, run, now, &mut check);
-    let checks = created(plan, |effect| if let Effect::CheckDrift(update) = effect { Some(update) } else { None });
-    let checking = matches!(snapshot.check, RunState::Live(..));
-    for new in &checks {
-        check(!checking && checks.len() == 1, "1: two drift checks at once");
-        check(plan.status.drift.current.as_ref() == Some(&new.current.name), "1: the status does not name the new drift check");
-        check(plan.status.current_update.is_none() && run.is_none(), "1: a drift check is created together with a run");
-        check(!stack.suspended && !stack.deleting, "1: a drift check of a suspended or deleted Stack is created");
-        check(new.operation == Operation::Refresh, "1: a drift check that is not a refresh");
-    }
+    check_rules(snapshot, plan, run, &mut check);
     let judged = matches!(snapshot.check, RunState::Ended(..) | RunState::Foreign) || ended || stack.drift.is_none();
     check(judged || plan.status.drift.verdict == stack.status.drift.verdict, "5: drift changes without an outcome");
     if let Some(at) = position(|effect| matches!(effect, Effect::RemoveFinalizer)) {
@@ -121,6 +88,37 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
     found
 }
 
+/// The rules about a new run.
+fn run_rules(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate, now: Timestamp, check: &mut impl FnMut(bool, &str)) {
+    let stack = &snapshot.stack;
+    check(plan.status.current_update.as_ref() == Some(&run.current), "1: status.currentUpdate does not name the new run");
+    let is_closed = stack.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
+    check(run.operation == Operation::Preview || !is_closed, "1: a run starts outside the maintenance window");
+    check(!is_used_up(snapshot, plan, run), "1: a failed run is retried beyond spec.driftless.retries");
+    check(run.current.generation == stack.generation, "3: a run is not of the generation that was reconciled");
+    if let Some(tree) = &run.tree {
+        check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
+        let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
+            if *revision == run.current.commit && *digest == tree.digest);
+        check(of_source, "3: a run's revision and digest are not the source's");
+    } else {
+        check(
+            run.operation == Operation::Destroy
+                && run.workspace.project.is_some()
+                && run.workspace.project == plan.status.project,
+            "3: a run without a tree, which is not the destroy of the project that ran",
+        );
+    }
+    check(
+        stack.deleting == (run.operation == Operation::Destroy),
+        "4: a destroy without a deletion, or another operation with one",
+    );
+    check(
+        stack.finalizer || matches!(plan.effects.first(), Some(Effect::AddFinalizer)),
+        "4: a run is created before the finalizer",
+    );
+}
+
 /// Returns whether a run repeats one that failed, although the Stack allows no further retry. A run after a failure of the platform,
 /// and one with changed inputs, is none of these retries.
 fn is_used_up(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate) -> bool {
@@ -131,6 +129,20 @@ fn is_used_up(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate) -> bool {
     let is_counted = plan.status.platform_failures.is_none() && !snapshot.inputs.as_ref().is_some_and(|inputs| inputs.changed);
     let is_failed = last.state == LastUpdateState::Failed && !stack.deleting;
     is_failed && is_retry && is_counted && last.failures >= retries.limit
+}
+
+/// The rules about drift checks.
+fn check_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, check: &mut impl FnMut(bool, &str)) {
+    let stack = &snapshot.stack;
+    let checks = created(plan, |effect| if let Effect::CheckDrift(update) = effect { Some(update) } else { None });
+    let checking = matches!(snapshot.check, RunState::Live(..));
+    for new in &checks {
+        check(!checking && checks.len() == 1, "1: two drift checks at once");
+        check(plan.status.drift.current.as_ref() == Some(&new.current.name), "1: the status does not name the new drift check");
+        check(plan.status.current_update.is_none() && run.is_none(), "1: a drift check is created together with a run");
+        check(!stack.suspended && !stack.deleting, "1: a drift check of a suspended or deleted Stack is created");
+        check(new.operation == Operation::Refresh, "1: a drift check that is not a refresh");
+    }
 }
 
 /// The rules about the plans of a guarded Stack.
