@@ -53,7 +53,7 @@ pub struct StackPlan {
     pub reconcile_request: Option<String>,
     /// Whether the run that the plan is for refreshes first.
     pub refresh: Option<bool>,
-    /// Approved hash that a run has used. It counts for no other run.
+    /// Approved hash that a run has used, or that the cluster did not check. It counts for no run.
     pub spent: Option<String>,
     /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges` or `Failed`.
     pub state: Option<String>,

@@ -94,7 +94,8 @@ pub struct PlanStatus {
     pub last: Option<String>,
     /// The last plan.
     pub proposal: Option<Proposal>,
-    /// The approved plan that a run has used, until its annotation is gone. It counts for no other run.
+    /// The approved plan that a run has used, or whose approval the cluster did not check, until its annotation is gone. The approval
+    /// counts for no run.
     pub spent: Option<PlanHash>,
 }
 

@@ -210,6 +210,11 @@ fn unguarded_cluster_counts_no_approval_and_no_loosening() {
     assert!(words.starts_with("Reconciling/ApprovalUnguarded: +3 ~0 -0 ±1"), "{words}");
     assert!(words.contains("no approval counts: ValidatingAdmissionPolicy") && created(&plan).is_none());
     assert!(plan.status.next_look.is_some());
+    // Nor does it count once the policy is restored.
+    assert!(plan.effects.contains(&Effect::SpendApproval));
+    let restored = Stack { status: plan.status.clone(), ..stack.clone() };
+    let plan = plan_of(&snapshot(restored));
+    assert!(condition(&plan).starts_with("Reconciling/ApprovalRequired") && created(&plan).is_none(), "{}", condition(&plan));
     // The removal of the annotation counts only where the cluster enforces who may remove it.
     stack.approval = None;
     let loosened = plan_of(&Snapshot { guard: broken, ..snapshot(stack.clone()) });

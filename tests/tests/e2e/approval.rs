@@ -139,7 +139,8 @@ async fn plan_without_the_named_changes_needs_no_approval() -> Result<()> {
     ensure!(plan(&stack).state.as_deref() == Some("Applied") && plan(&stack).approved_by.is_none(), "{:?}", plan(&stack));
     ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
     // The resource is gone from the program: its deletion needs an approval.
-    team.apply_program("app", "resources: {}\n").await?;
+    let other = team.program("other.txt", "one", "")?.replace("{ file: {", "{ other: {").replace("${file.", "${other.");
+    team.apply_program("app", &other).await?;
     let deletion = proposed(&team, "").await?;
     ensure!(deletion.counts.get("delete") == Some(&1) && content(&file).is_some(), "{deletion:?}");
     approve(&team, &deletion.hash.context("a hash")?).await?;
@@ -172,6 +173,7 @@ async fn unguarded_cluster_counts_no_approval() -> Result<()> {
     team.wait("app", "to stay guarded", |stack| is_reason(stack, "ApprovalUnguarded")).await?;
     ensure!(content(&file).is_none() && ups(&team.updates("app").await?) == 0, "it was changed without an approval");
 
+    // Nor does the approval count once the policy is restored.
     team.apply(include_str!("../../../infra/kubernetes/approval.yaml")).await?;
     annotate(&world.client, &team, json!({ names::APPROVAL: "required", names::RECONCILIATION_REQUEST: "again" })).await?;
     let hash = proposed(&team, "").await?.hash.context("a hash")?;
