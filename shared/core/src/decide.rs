@@ -75,7 +75,8 @@ impl<'a> Reconciliation<'a> {
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
-        if let Some(at) = self.ttl_at {
+        // The end of a run leads to a reconciliation.
+        if let Some(at) = self.ttl_at.filter(|_| self.stack.status.current_update.is_none()) {
             self.requeue_by(at);
         }
         self.end_plan();
