@@ -54,6 +54,17 @@ async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until Driftless has emptied the approval.
+async fn emptied(team: &Namespace<'_>) -> Result<()> {
+    ready::until("the approval is emptied", RUN, async || {
+        let stack = team.stack("app").await?;
+        let left = stack.annotations().get(names::APPROVE).cloned().unwrap_or_default();
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+    .await
+}
+
 fn content(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
@@ -91,13 +102,7 @@ async fn approved_plan_is_applied_and_nothing_else() -> Result<()> {
     let applied = plan(&stack);
     ensure!(applied.state.as_deref() == Some("Applied") && applied.hash.as_ref() == Some(&hash), "{applied:?}");
     ensure!(applied.approved_by == Some(user(&world.client).await?), "{applied:?}");
-    ready::until("the approval is emptied", RUN, async || {
-        let stack = team.stack("app").await?;
-        let left = stack.annotations().get(names::APPROVE).cloned().unwrap_or_default();
-        ensure!(left.is_empty(), "{left}");
-        Ok(())
-    })
-    .await?;
+    emptied(&team).await?;
 
     // A push makes another plan, and the approval of the older one does not apply it.
     team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
@@ -168,6 +173,7 @@ async fn unguarded_cluster_counts_no_approval() -> Result<()> {
     ensure!(message.contains("ValidatingAdmissionPolicyBinding \"driftless-approval\" does not exist"), "{message}");
     let hash = plan(&stack).hash.context("a hash")?;
     approve(&team, &hash).await?;
+    emptied(&team).await?;
     // Neither does the removal of the annotation.
     annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
     team.wait("app", "to stay guarded", |stack| is_reason(stack, "ApprovalUnguarded")).await?;

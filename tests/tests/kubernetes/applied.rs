@@ -169,8 +169,9 @@ async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
                 run_in(&cluster, &["create", "rolebinding", &name, "-n", "team-a", "--clusterrole", role, "--user", user])?;
             }
         }
-        // The API server takes up a policy within seconds.
+        // The API server takes up a policy within seconds. Until then the annotation can be removed.
         ready::until("the policy is enforced", LIMIT, async || {
+            annotates(&cluster, "admin", &["driftless.dev/approval=required"])?;
             ensure!(annotates(&cluster, "bob", &["driftless.dev/approval-"]).is_err(), "the annotation is removed");
             Ok(())
         })
