@@ -93,7 +93,7 @@ pub struct Demand {
 struct Limit {
     name: &'static str,
     used: f64,
-    limit: f64,
+    of: f64,
     /// Whether the number of Stacks increases it, and not that of runs.
     by_stacks: bool,
 }
@@ -142,13 +142,13 @@ impl Demand {
 
     fn limits(&self) -> Vec<Limit> {
         let (runs, live, rates) = (self.runs_per_second(), self.live_runs(), self.rates());
-        let by_runs = |name, used, limit| Limit { name, used, limit, by_stacks: false };
+        let by_runs = |name, used, of| Limit { name, used, of, by_stacks: false };
         vec![
             by_runs("Fargate: vCPUs of live tasks", live * f64::from(self.load.size.cpu) / 1024.0, self.vcpus),
             Limit {
                 name: "Lambda: concurrent executions",
                 used: self.concurrency().iter().sum::<f64>() + 2.0,
-                limit: self.lambda,
+                of: self.lambda,
                 by_stacks: self.looks_per_second() > runs * RUN_MESSAGES[0],
             },
             by_runs("ECS: RunTask a second", runs, quota::RUN_TASK),
@@ -158,7 +158,7 @@ impl Demand {
             Limit {
                 name: "sweeper: seconds of a pass over Stacks",
                 used: self.pass_seconds(),
-                limit: self.look_seconds,
+                of: self.look_seconds,
                 by_stacks: true,
             },
         ]
@@ -180,19 +180,19 @@ impl fmt::Display for Demand {
         }
         writeln!(formatter, "\n{:<44}{:>10}{:>10}{:>8}", "limit", "used", "of", "%")?;
         let limits = self.limits();
-        for Limit { name, used, limit, .. } in &limits {
-            writeln!(formatter, "{name:<44}{used:>10.1}{limit:>10}{:>8.1}", used / limit * 100.0)?;
+        for Limit { name, used, of, .. } in &limits {
+            writeln!(formatter, "{name:<44}{used:>10.1}{of:>10}{:>8.1}", used / of * 100.0)?;
         }
         let name = "Kubernetes API: calls a second of a cluster";
         writeln!(formatter, "{name:<44}{:>10.1}{:>10}{:>8}", self.kubernetes_calls(), "-", "-")?;
         let [nat, public] = self.load.bill().within(HOURS);
         writeln!(formatter, "\nUSD a month: {nat:.0} behind NAT, {public:.0} with public addresses (make cost)")?;
-        let first = limits.iter().max_by(|a, b| (a.used / a.limit).total_cmp(&(b.used / b.limit)));
-        let Some(Limit { name, used, limit, by_stacks }) = first else { return Ok(()) };
+        let first = limits.iter().max_by(|a, b| (a.used / a.of).total_cmp(&(b.used / b.of)));
+        let Some(Limit { name, used, of, by_stacks }) = first else { return Ok(()) };
         let runs_per_hour = self.runs_per_second() * 3600.0;
         let (base, unit) = if *by_stacks { (self.load.stacks, "Stacks") } else { (runs_per_hour, "runs an hour") };
-        let state = if used > limit { "exceeded" } else { "reached" };
-        write!(formatter, "first limit: {name}, {state} at {:.0} {unit}", base * limit / used)
+        let state = if used > of { "exceeded" } else { "reached" };
+        write!(formatter, "first limit: {name}, {state} at {:.0} {unit}", base * of / used)
     }
 }
 

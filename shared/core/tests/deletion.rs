@@ -33,7 +33,7 @@ fn deleted_stack_is_destroyed_first_with_destroy_on_finalize() {
 fn limited(left: i64, applied_by: Option<&str>) -> Stack {
     let mut stack = stack_after(last_update(Succeeded, 0, 60));
     let created = now() - SignedDuration::from_mins(72 * 60 - left);
-    stack.ttl = Some(Ttl::parse("72h", created, applied_by.map(ToOwned::to_owned)).unwrap());
+    stack.ttl = Some(ttl("72h", created, applied_by));
     stack.spec.destroy_on_finalize = true;
     stack
 }

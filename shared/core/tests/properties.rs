@@ -264,7 +264,7 @@ prop_compose! {
         stack.status.plan = plan_status;
         stack.window = window.map(support::window);
         stack.ttl = ttl.map(|(created, is_applied)| {
-            Ttl::parse("2h", created, is_applied.then(|| "Kustomization flux-system/apps".into())).unwrap()
+            support::ttl("2h", created, is_applied.then_some("Kustomization flux-system/apps"))
         });
         stack.status.expiry = expiry.map(|(at, is_blocked)| Expiry { at, blocked: is_blocked.then(|| "blocked".into()) });
         let check = if drift_status.current.is_some() { check } else { RunState::None };

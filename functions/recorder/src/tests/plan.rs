@@ -68,8 +68,8 @@ fn audited(world: &World) -> Value {
     serde_json::from_slice(content).unwrap()
 }
 
-fn apply(approved: PlanHash) -> Option<PlanMode> {
-    Some(PlanMode::Apply { hash: approved, approved_by: Some("alice".into()) })
+fn apply(approved: PlanHash) -> PlanMode {
+    PlanMode::Apply { hash: approved, approved_by: Some("alice".into()) }
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn plan_of_a_proposal_is_bounded_and_recorded_once() {
 
 #[test]
 fn audit_record_has_the_plan_and_its_approver() {
-    let world = launched(apply(hash("a")));
+    let world = launched(Some(apply(hash("a"))));
     report(&world, &RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
     look(&world);
     assert_eq!(outcome(&world).verdict, Verdict::Succeeded {});
@@ -102,7 +102,7 @@ fn audit_record_has_the_plan_and_its_approver() {
 
 #[test]
 fn stale_run_reports_its_new_plan() {
-    let world = launched(apply(hash("a")));
+    let world = launched(Some(apply(hash("a"))));
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::PlanStale, message: "stale".into() };
     report(&world, &RunResult { plan: Some(plan("e", 1)), ..RunResult::new(verdict.clone(), world.now(), world.now()) });
     look(&world);
@@ -115,9 +115,9 @@ fn success_without_the_approved_plan_is_no_success() {
     for (mode, reported, words) in [
         (apply(hash("a")), Some("e"), "another plan than the approved one"),
         (apply(hash("a")), None, "without a plan"),
-        (Some(PlanMode::Propose {}), None, "without a plan"),
+        (PlanMode::Propose {}, None, "without a plan"),
     ] {
-        let world = launched(mode);
+        let world = launched(Some(mode));
         report(&world, &RunResult { plan: reported.map(|digit| plan(digit, 1)), ..succeeded(&world) });
         look(&world);
         let Verdict::Failed { reason: FailureReason::Unknown, message, .. } = outcome(&world).verdict else { panic!("{words}") };

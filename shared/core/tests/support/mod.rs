@@ -189,6 +189,11 @@ pub fn changes(hash: PlanHash, counts: &[(ChangeKind, u32)]) -> PlannedChanges {
     }
 }
 
+/// The limited life of a Stack.
+pub fn ttl(text: &str, created: Timestamp, applied_by: Option<&str>) -> Ttl {
+    Ttl::parse(text, created, applied_by.map(ToOwned::to_owned)).unwrap()
+}
+
 /// A schedule in UTC.
 pub fn schedule(text: &str) -> Schedule {
     Schedule::parse(text, None).unwrap()
