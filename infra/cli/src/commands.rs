@@ -78,7 +78,7 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
             (terminal.note)("the URL contains the key of this page; keep it secret; stop the page with Ctrl-C");
             server.serve(page).await?;
         }
-        command => in_cluster(&open(&connection).await?, command, terminal).await?,
+        command => Box::pin(in_cluster(&open(&connection).await?, command, terminal)).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -88,7 +88,7 @@ fn wrapped(line: &str, columns: usize) -> String {
         let long = width(word);
         if index > 0 && used + 1 + long > columns && used > width(&indent) && !word.is_empty() {
             text.truncate(text.trim_end().len());
-            text += &format!("\n{indent}");
+            text.extend(["\n", &indent]);
             used = width(&indent);
         } else if index > 0 {
             text.push(' ');
@@ -107,7 +107,7 @@ fn indent(body: &str, columns: usize) -> String {
     let is_begin = |at: &usize| *at > 2 && shown[*at] != ' ' && shown[at - 1] == ' ' && shown[at - 2] == ' ';
     let is_empty = |c: &char| " │├└─".contains(*c);
     let begin = shown.iter().take_while(|c| is_empty(c)).count();
-    let column = (begin + 1..shown.len().min(columns / 2)).filter(is_begin).next_back().unwrap_or(begin + 2);
+    let column = (begin + 1..shown.len().min(columns / 2)).rfind(is_begin).unwrap_or(begin + 2);
     shown.iter().take(column).map(|c| if "│├".contains(*c) { '│' } else { ' ' }).collect()
 }
 

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn graph_has_all_that_a_stack_requires_and_all_that_require_it() {
-        let stacks = [
+        let stacks = vec![
             stack("network", &[]),
             stack("database", &["network"]),
             stack("shop", &["database", "network", "missing"]),
