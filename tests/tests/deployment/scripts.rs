@@ -60,7 +60,9 @@ type Keys = BTreeMap<String, BTreeMap<String, String>>;
 const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
 
 /// The doctor's findings about moto that it does not have about AWS.
-const GAPS: [&str; 3] = [
+const GAPS: [&str; 4] = [
+    // moto has no settings of an account of Lambda.
+    "warn  Lambda: cannot read its limits",
     // moto's CloudFormation creates the bucket without its notifications.
     "FAIL  bucket driftless-123456789012-eu-central-2: no notifications",
     // moto's Service Quotas do not include Fargate.

@@ -336,10 +336,10 @@ impl<'a> Tree<'a> {
             assert!(said.contains(&format!("ok    function {STACK}-{name}: Active, x86_64\n")), "{name}: {said}");
         }
         for line in [
-            "queue driftless-hints: feeds driftless-reconciler",
-            "queue driftless-sources.fifo: feeds driftless-fetcher",
-            "queue driftless-launches: feeds driftless-launcher",
-            "queue driftless-runs: feeds driftless-recorder",
+            "queue driftless-hints: feeds driftless-reconciler, up to 10 batches of 10 at once",
+            "queue driftless-sources.fifo: feeds driftless-fetcher, up to 10 batches of 1 at once",
+            "queue driftless-launches: feeds driftless-launcher, up to 5 batches of 5 at once",
+            "queue driftless-runs: feeds driftless-recorder, up to 5 batches of 5 at once",
             "queue driftless-hints-dead-letters: empty",
             "secret driftless/kubeconfig/reconciler: cluster prod is the EKS cluster production",
             "secret driftless/kubeconfig/reconciler: cluster lab has a token or a client certificate",
