@@ -7,14 +7,12 @@ use driftless_api::{Stack, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use secrecy::ExposeSecret as _;
-use sha2::Sha256;
 
 use crate::{
     Error, Ports, Settings, Stop,
+    digest::Key,
     inputs::{Inputs, Values},
     read,
 };
@@ -29,7 +27,7 @@ pub(crate) async fn digest_of<O: Objects>(
     if values.is_empty() {
         return Ok(None);
     }
-    Ok(Some(digest(&key(objects, settings).await?, stack_uid, values)))
+    Ok(Some(digest(&Key::read(objects, settings).await?, stack_uid, values)))
 }
 
 /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's. A
@@ -130,33 +128,14 @@ async fn may_change<C: Cluster, O: Objects, Q, T>(
     Ok(digest_now(ports, settings, stack).await?.is_some_and(|digest| digest != *ran))
 }
 
-/// The key of all digests, created by the first launcher that needs it.
-pub(crate) async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Error> {
-    if let Some(key) = objects.get(keys::INPUTS_KEY).await? {
-        return Ok(key);
-    }
-    let fresh = settings.fresh_key.expose_secret().to_vec();
-    if objects.put_new(keys::INPUTS_KEY, fresh.clone()).await? {
-        return Ok(fresh);
-    }
-    Ok(objects.get(keys::INPUTS_KEY).await?.unwrap_or_default())
-}
-
-/// Each part is preceded by its length, so that different lists never have the same bytes. The Stack is one of them, so that
-/// equal digests do not reveal which Stacks read the same values.
-fn digest(key: &[u8], stack_uid: &str, values: &Values) -> String {
-    // HMAC accepts keys of any length.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
-    let mut part = |bytes: &[u8]| {
-        mac.update(&(bytes.len() as u64).to_be_bytes());
-        mac.update(bytes);
-    };
-    part(stack_uid.as_bytes());
-    for ((kind, name, key), value) in values {
-        part(&[*kind as u8]);
-        [name.as_bytes(), key.as_bytes(), value].into_iter().for_each(&mut part);
-    }
-    base16ct::lower::encode_string(&mac.finalize().into_bytes())
+/// The Stack is a part of the digest, so that equal digests do not reveal which Stacks read the same values.
+fn digest(key: &Key, stack_uid: &str, values: &Values) -> String {
+    let kinds: Vec<_> = values.keys().map(|(kind, ..)| [*kind as u8]).collect();
+    let values = kinds
+        .iter()
+        .zip(values)
+        .flat_map(|(kind, ((_, name, key), value))| [kind.as_slice(), name.as_bytes(), key.as_bytes(), value]);
+    base16ct::lower::encode_string(&key.digest([stack_uid.as_bytes()].into_iter().chain(values)))
 }
 
 #[cfg(test)]
@@ -165,11 +144,13 @@ mod tests {
     use crate::inputs::Kind;
 
     #[test]
-    fn a_digest_changes_with_every_part_and_with_the_key() {
+    fn digest_of_inputs_changes_with_every_part_and_with_the_key() {
         let values = |name: &str, key: &str, value: &str| Values::from([((Kind::Secret, name.into(), key.into()), value.into())]);
+        let digest = |key: &[u8], uid: &str, values: &Values| digest(&Key::new(key).unwrap(), uid, values);
         let same = digest(b"k", "uid", &values("db", "password", "hunter2"));
         assert_eq!(same, digest(b"k", "uid", &values("db", "password", "hunter2")));
-        assert_eq!(same.len(), 64);
+        // Digests of earlier releases are compared with new ones.
+        assert_eq!(same, "498557e834543beaf76d980d49cc94cdc37bfaf69b885fca14907c7d5242f57d");
         for other in [
             digest(b"k2", "uid", &values("db", "password", "hunter2")),
             digest(b"k", "uid2", &values("db", "password", "hunter2")),

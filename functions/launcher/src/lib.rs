@@ -8,6 +8,7 @@ mod admission;
 mod cache;
 mod claim;
 mod compare;
+mod digest;
 mod facts;
 mod files;
 mod identity;
@@ -344,8 +345,8 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         Err(Stop::Fail(error)) => return Err(Stop::Fail(error)),
     };
-    if let Some(Stop::Wait(reason, message)) = plan::excluded(ports.cluster, update, &request, &prepared).await? {
-        return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
+    if let Some(message) = plan::excluded(ports.cluster, update, &request, &prepared).await? {
+        return Ok(Launched::Blocked(Block::Wait { reason: WaitReason::ApprovalRequired, message, is_of_inputs: true }));
     }
     let kept = match &prepared.kept {
         Some(ours) => Some(keep(ports.cluster, update, ours).await?),

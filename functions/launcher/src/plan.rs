@@ -3,14 +3,12 @@
 use driftless_api::{Stack, Update, UpdateSpec};
 use driftless_aws::Objects;
 use driftless_contract::{Env, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
-use driftless_core::{PlanHash, run::WaitReason};
+use driftless_core::PlanHash;
 use driftless_kubernetes::{Cluster, Pages, Selector};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use kube::ResourceExt as _;
 use serde_json::json;
-use sha2::Sha256;
 
-use crate::{Error, Settings, Stop, compare, request::Request, spec::Prepared};
+use crate::{Error, Settings, digest::Key, request::Request, spec::Prepared};
 
 /// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
 /// permits it.
@@ -38,25 +36,23 @@ pub(crate) async fn request<O: Objects>(
         RunSource::Tree { manifest_sha256, .. } => Some(scope.unwrap_or(manifest_sha256).to_owned()),
         RunSource::Project(_) => None,
     };
-    let key = keyed(&compare::key(objects, settings).await?, &["plan", &stack.uid]);
-    let binding = binding(&key, image, spec);
+    let key = Key::read(objects, settings).await?;
     let approved = match mode {
         PlanMode::Propose {} => None,
         PlanMode::Apply { hash, .. } => Some(hash.clone()),
     };
-    // Without it the run would be an ordinary one.
-    let Some(binding) = PlanHash::parse(&binding) else { return Err(invalid_key()) };
-    spec.plan = Some(PlanRequest { key, binding, tree, approved });
+    spec.plan = Some(PlanRequest {
+        key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_bytes()])),
+        binding: binding(&key, &stack.uid, image, spec),
+        tree,
+        approved,
+    });
     Ok(())
-}
-
-fn invalid_key() -> Error {
-    driftless_aws::Error::Permanent { call: "read the key of digests".into(), message: "the key is empty".into() }.into()
 }
 
 /// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
 /// covers secret values.
-fn binding(key: &str, image: Option<&str>, spec: &RunSpec) -> String {
+fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
     let (dir, paths) = match &spec.source {
@@ -86,21 +82,7 @@ fn binding(key: &str, image: Option<&str>, spec: &RunSpec) -> String {
         "inputs": spec.inputs,
         "image": image,
     });
-    keyed(key.as_bytes(), &["binding", &flags.to_string()])
-}
-
-/// The keyed digest of texts, in hex; empty for an empty key.
-fn keyed(key: &[u8], parts: &[&str]) -> String {
-    // HMAC accepts keys of any length.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
-    if key.is_empty() {
-        return String::new();
-    }
-    for part in parts {
-        mac.update(&(part.len() as u64).to_be_bytes());
-        mac.update(part.as_bytes());
-    }
-    base16ct::lower::encode_string(&mac.finalize().into_bytes())
+    PlanHash::from(key.digest([b"binding".as_slice(), stack_uid.as_bytes(), flags.to_string().as_bytes()]))
 }
 
 /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
@@ -109,7 +91,7 @@ pub(crate) async fn excluded<C: Cluster>(
     update: &Update,
     request: &Request,
     prepared: &Prepared,
-) -> Result<Option<Stop>, Error> {
+) -> Result<Option<String>, Error> {
     if request.stack.is_some() || update.spec.changes_nothing() {
         return Ok(None);
     }
@@ -119,12 +101,11 @@ pub(crate) async fn excluded<C: Cluster>(
     let mut pages = Pages::<C, Stack>::new(cluster, Some(&namespace), Selector::All);
     while let Some(page) = pages.next().await? {
         if let Some(stack) = page.iter().find(|stack| stack.is_guarded() && is_same(stack, name, project)) {
-            let message = format!(
+            return Ok(Some(format!(
                 "Stack {:?} requires approvals for this Pulumi stack; change the Stack instead, or have a user with the verb \
                  approve remove its annotation driftless.dev/approval",
                 stack.name_any()
-            );
-            return Ok(Some(Stop::wait(WaitReason::ApprovalRequired, message)));
+            )));
         }
     }
     Ok(None)
@@ -168,16 +149,6 @@ mod tests {
             ("prod", Some("shop"), false),
         ] {
             assert_eq!(is_same(&stack, name, project), same, "{name} {project:?}");
-        }
-    }
-
-    #[test]
-    fn keyed_digest_has_64_digits_and_differs_by_part() {
-        let digest = keyed(b"k", &["plan", "uid"]);
-        assert!(PlanHash::parse(&digest).is_some());
-        for other in [keyed(b"l", &["plan", "uid"]), keyed(b"k", &["planu", "id"]), keyed(b"k", &["plan"]), keyed(b"", &["plan"])]
-        {
-            assert_ne!(digest, other);
         }
     }
 }

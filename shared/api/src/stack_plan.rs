@@ -49,6 +49,8 @@ pub struct StackPlan {
     pub made_at: Option<Time>,
     /// What became of the plan before it, or why there is no plan.
     pub note: Option<String>,
+    /// Whether the plan was shown without an approval while the cluster enforced who may approve.
+    pub offered: Option<bool>,
     /// Reconciliation request that the plan is for.
     pub reconcile_request: Option<String>,
     /// Whether the run that the plan is for refreshes first.
@@ -135,6 +137,7 @@ impl StackPlan {
             failures: Some(proposal.failures).filter(|failures| *failures > 0),
             generation: Some(*generation),
             note: some(&proposal.note).map(super::convert::cut),
+            offered: proposal.offered.then_some(true),
             reconcile_request: some(reconcile_request),
             refresh: refresh.then_some(true),
             state: Some(proposal.state.as_str().into()),
@@ -190,6 +193,7 @@ impl StackPlan {
                 refresh: self.refresh.unwrap_or_default(),
             },
             update: self.update.clone()?,
+            offered: self.offered.unwrap_or_default(),
             by: self.approved_by.clone(),
             expires: self.expires_at.as_ref().map(|Time(at)| *at),
             note: self.note.clone().unwrap_or_default(),

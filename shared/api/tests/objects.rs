@@ -258,6 +258,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         plan: Some(plan),
         wish,
         update: text(),
+        offered: true,
         by: Some(text()),
         expires: Some(at),
         note: text(),

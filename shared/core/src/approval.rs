@@ -45,7 +45,7 @@ impl ApprovalPolicy {
         Ok(Self::Unless(kinds.collect::<Result<_, _>>()?))
     }
 
-    fn needs_approval(&self, plan: &PlannedChanges) -> bool {
+    pub(crate) fn needs_approval(&self, plan: &PlannedChanges) -> bool {
         match self {
             Self::Required => true,
             Self::Unless(kinds) => kinds.iter().any(|kind| plan.count(*kind) > 0),
@@ -94,8 +94,8 @@ pub struct PlanStatus {
     pub last: Option<String>,
     /// The last plan.
     pub proposal: Option<Proposal>,
-    /// The approved plan that a run has used, or whose approval the cluster did not check, until its annotation is gone. The approval
-    /// counts for no run.
+    /// The approved plan that a run has used, or whose approval the cluster did not check, until its annotation is gone. The
+    /// approval counts for no run.
     pub spent: Option<PlanHash>,
 }
 
@@ -110,6 +110,8 @@ pub struct Proposal {
     pub wish: Wish,
     /// The Update that made it.
     pub update: String,
+    /// It was shown without an approval in a cluster with the policy. An approval that was there before was not checked.
+    pub offered: bool,
     /// The user who approved or rejected it.
     pub by: Option<String>,
     /// When another one is made for the same wish; `None` if only another wish leads to another one.
@@ -222,14 +224,14 @@ impl Stack {
         };
         let is_fresh = proposal.expires.is_none_or(|at| now < at);
         let is_it = plan.is_some() && proposal.plan.as_ref().map(|plan| &plan.hash) == plan;
-        is_fresh && is_it && proposal.plan.as_ref().is_some_and(|plan| settings.approves(plan, status))
+        is_fresh && is_it && proposal.plan.as_ref().is_some_and(|plan| settings.approves(plan, status.spent.as_ref()))
     }
 }
 
 impl ApprovalSettings {
     /// Returns whether the plan needs no approval, or has one that no run has used.
-    fn approves(&self, plan: &PlannedChanges, status: &PlanStatus) -> bool {
-        let is_approved = self.approved.as_ref() == Some(&plan.hash) && status.spent.as_ref() != Some(&plan.hash);
+    fn approves(&self, plan: &PlannedChanges, spent: Option<&PlanHash>) -> bool {
+        let is_approved = self.approved.as_ref() == Some(&plan.hash) && spent != Some(&plan.hash);
         self.rejected.as_ref() != Some(&plan.hash) && (!self.policy.needs_approval(plan) || is_approved)
     }
 }
@@ -261,7 +263,6 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
     if status.current.is_some() {
         return Gate::Wait(planning(), Until::Change);
     }
-    let before = status.clone();
     let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
     let until = proposal.expires.map_or(Until::Change, Until::At);
     let is_over = proposal.expires.is_some_and(|at| at <= now);
@@ -281,8 +282,13 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
         proposal.state = PlanState::Expired;
         return Gate::Propose;
     }
-    let is_approved = settings.approves(&plan, &before);
-    proposal.state = if is_approved && *guard == Guard::Intact { PlanState::Approved } else { PlanState::Proposed };
+    let is_guarded = *guard == Guard::Intact;
+    if is_guarded && !proposal.offered && settings.approved.as_ref() == Some(&plan.hash) {
+        status.spent = Some(plan.hash.clone());
+    }
+    proposal.offered = is_guarded;
+    let is_approved = settings.approves(&plan, status.spent.as_ref());
+    proposal.state = if is_approved && is_guarded { PlanState::Approved } else { PlanState::Proposed };
     let note = if proposal.note.is_empty() { String::new() } else { format!("{}; ", proposal.note) };
     let what = format!("{note}{}", summary(&plan));
     match guard {
@@ -354,6 +360,7 @@ pub(crate) fn observe_proposal(
         state: PlanState::Proposed,
         plan: None,
         update: run.name.clone(),
+        offered: false,
         by: None,
         expires: now.checked_add(settings.ttl).ok(),
         note: String::new(),
@@ -369,7 +376,9 @@ pub(crate) fn observe_proposal(
             let known = before.as_ref().and_then(|before| before.plan.as_ref()).map(|plan| &plan.hash);
             let is_news = known != Some(&plan.hash) || before.as_ref().is_some_and(|before| !before.state.is_pending());
             let event = is_news.then(|| event(EventType::Normal, EventReason::PlanProposed, summary(&plan), run));
-            (Proposal { plan: Some(plan), ..proposal }, event)
+            // A commit with the same result needs no second approval.
+            let offered = known == Some(&plan.hash) && before.as_ref().is_some_and(|before| before.offered);
+            (Proposal { plan: Some(plan), offered, ..proposal }, event)
         }
         None => failure(proposal, before, &stack.spec, outcome, run, now),
     };
@@ -431,6 +440,7 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
             state: if plan.is_empty() { PlanState::Stale } else { PlanState::Proposed },
             plan: Some(plan),
             update: run.name.clone(),
+            offered: false,
             by: None,
             expires: before.expires,
             note,

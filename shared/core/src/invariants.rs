@@ -154,6 +154,7 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
         check(run.plan.is_none() || plan.status.plan.spent != run.plan, "13: an approval is used twice");
+        check(!is_guarded || is_offered(stack, &after, run), "13: an approval counts that was there before its plan");
     }
     let proposals = created(plan, |effect| if let Effect::Propose(update) = effect { Some(update) } else { None });
     for new in &proposals {
@@ -168,6 +169,16 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
     let (before, after) = (plan_of(&stack.status), plan_of(&plan.status));
     let is_made = matches!(snapshot.run, RunState::Ended(..)) || matches!(snapshot.proposal, RunState::Ended(..));
     check(is_made || after.is_none() || after == before, "5: the plan changes without an outcome");
+}
+
+/// Returns whether the plan of a run needs no approval, or was shown before it was approved.
+fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate) -> bool {
+    let proposal = |stack: &Stack| {
+        let proposal = stack.status.plan.proposal.clone()?;
+        Some((proposal.offered, proposal.plan.filter(|plan| run.plan.as_ref() == Some(&plan.hash))?))
+    };
+    let needs = |plan: &PlannedChanges| after.approval.as_ref().is_none_or(|settings| settings.policy.needs_approval(plan));
+    !proposal(after).is_some_and(|(_, plan)| needs(&plan)) || proposal(before).is_some_and(|(offered, _)| offered)
 }
 
 /// The Updates of one kind that a plan creates.

@@ -36,6 +36,12 @@ impl PlanHash {
     }
 }
 
+impl From<[u8; 32]> for PlanHash {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(base16ct::lower::encode_string(&digest))
+    }
+}
+
 impl fmt::Display for PlanHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -210,11 +210,16 @@ fn unguarded_cluster_counts_no_approval_and_no_loosening() {
     assert!(words.starts_with("Reconciling/ApprovalUnguarded: +3 ~0 -0 ±1"), "{words}");
     assert!(words.contains("no approval counts: ValidatingAdmissionPolicy") && created(&plan).is_none());
     assert!(plan.status.next_look.is_some());
-    // Nor does it count once the policy is restored.
-    assert!(plan.effects.contains(&Effect::SpendApproval));
-    let restored = Stack { status: plan.status.clone(), ..stack.clone() };
-    let plan = plan_of(&snapshot(restored));
+    // Nor does it count once the policy is restored, until the plan is approved again.
+    let mut restored = Stack { status: plan.status.clone(), ..stack.clone() };
+    let plan = plan_of(&snapshot(restored.clone()));
     assert!(condition(&plan).starts_with("Reconciling/ApprovalRequired") && created(&plan).is_none(), "{}", condition(&plan));
+    assert!(plan.effects.contains(&Effect::SpendApproval));
+    restored.status = plan.status;
+    settings(&mut restored).approved = None;
+    restored.status = plan_of(&snapshot(restored.clone())).status;
+    settings(&mut restored).approved = Some(hash_of('a'));
+    assert!(created(&plan_of(&snapshot(restored))).is_some());
     // The removal of the annotation counts only where the cluster enforces who may remove it.
     stack.approval = None;
     let loosened = plan_of(&Snapshot { guard: broken, ..snapshot(stack.clone()) });

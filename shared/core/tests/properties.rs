@@ -119,9 +119,10 @@ prop_compose! {
     fn a_proposal()(
         state in prop::sample::select(&PlanState::ALL[..]), plan in option::weighted(0.9, a_changes()), commit in commit(),
         (generation, reconcile_request, refresh) in (1_i64..4, request(), any::<bool>()), expires in option::of(time()), failures in 0_i64..5,
+        offered in any::<bool>(),
     ) -> Proposal {
         let wish = Wish { commit, generation, reconcile_request, refresh };
-        Proposal { state, plan, wish, update: "plan-1".into(), by: None, expires, note: String::new(), failures }
+        Proposal { state, plan, wish, update: "plan-1".into(), offered, by: None, expires, note: String::new(), failures }
     }
 }
 
@@ -405,8 +406,23 @@ fn propose() -> Effect {
 /// Changes a plan, or its facts, so that it breaks a rule.
 type Break = fn(&mut Snapshot, &mut Plan);
 
+/// A plan that was not offered yet.
+fn a_plan_that_waits() -> Proposal {
+    Proposal {
+        state: PlanState::Proposed,
+        plan: Some(support::changes(support::hash_of('a'), &[])),
+        wish: Wish::default(),
+        update: "plan-1".into(),
+        offered: false,
+        by: None,
+        expires: None,
+        note: String::new(),
+        failures: 0,
+    }
+}
+
 /// The rules about approvals.
-fn breaks_of_approvals() -> [(&'static str, Break); 9] {
+fn breaks_of_approvals() -> [(&'static str, Break); 10] {
     [
         ("1: two proposals at once", |_, plan| plan.effects.extend([propose(), propose()])),
         ("1: the status does not name the new proposal", |_, plan| plan.effects.push(propose())),
@@ -423,23 +439,21 @@ fn breaks_of_approvals() -> [(&'static str, Break); 9] {
         ("13: a run of a guarded Stack has no approved plan", |snapshot, _| {
             snapshot.stack.approval = Some(ApprovalSettings::default());
         }),
+        ("13: an approval counts that was there before its plan", |snapshot, plan| {
+            let hash = support::hash_of('a');
+            snapshot.stack.approval = Some(ApprovalSettings { approved: Some(hash.clone()), ..ApprovalSettings::default() });
+            let proposal = Proposal { state: PlanState::Approved, ..a_plan_that_waits() };
+            (snapshot.stack.status.plan.proposal, plan.status.plan.proposal) = (Some(proposal.clone()), Some(proposal));
+            let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
+            update.plan = Some(hash);
+        }),
         ("13: an approval is used twice", |_, plan| {
             plan.status.plan.spent = Some(support::hash_of('a'));
             let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
             update.plan = Some(support::hash_of('a'));
         }),
         ("5: the plan changes without an outcome", |_, plan| {
-            let proposal = Proposal {
-                state: PlanState::Proposed,
-                plan: Some(support::changes(support::hash_of('a'), &[])),
-                wish: Wish::default(),
-                update: "plan-1".into(),
-                by: None,
-                expires: None,
-                note: String::new(),
-                failures: 0,
-            };
-            plan.status.plan.proposal = Some(proposal);
+            plan.status.plan.proposal = Some(a_plan_that_waits());
         }),
     ]
 }

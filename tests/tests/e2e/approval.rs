@@ -173,7 +173,6 @@ async fn unguarded_cluster_counts_no_approval() -> Result<()> {
     ensure!(message.contains("ValidatingAdmissionPolicyBinding \"driftless-approval\" does not exist"), "{message}");
     let hash = plan(&stack).hash.context("a hash")?;
     approve(&team, &hash).await?;
-    emptied(&team).await?;
     // Neither does the removal of the annotation.
     annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
     team.wait("app", "to stay guarded", |stack| is_reason(stack, "ApprovalUnguarded")).await?;
@@ -182,6 +181,8 @@ async fn unguarded_cluster_counts_no_approval() -> Result<()> {
     // Nor does the approval count once the policy is restored.
     team.apply(include_str!("../../../infra/kubernetes/approval.yaml")).await?;
     annotate(&world.client, &team, json!({ names::APPROVAL: "required", names::RECONCILIATION_REQUEST: "again" })).await?;
+    emptied(&team).await?;
+    ensure!(content(&file).is_none(), "it was changed without an approval");
     let hash = proposed(&team, "").await?.hash.context("a hash")?;
     approve(&team, &hash).await?;
     team.wait("app", "to be Ready", is_ready).await?;

@@ -6,29 +6,22 @@ use serde_json::Value;
 use sha2::Sha256;
 
 /// The key of the digests in plans. Without it, a digest of a property would tell a guessed value from a wrong one.
-pub(crate) struct Key([u8; 32]);
+pub(crate) struct Key(Hmac<Sha256>);
 
 impl Key {
     /// Reads a key; `None` unless it has 64 digits of hex.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut key = [0; 32];
         let decoded = base16ct::lower::decode(text, &mut key).ok()?;
-        (decoded.len() == key.len()).then_some(Self(key))
+        if decoded.len() == key.len() { Hmac::new_from_slice(&key).ok().map(Self) } else { None }
     }
 
     /// The keyed digest of a value.
-    #[expect(clippy::expect_used, reason = "HMAC accepts keys of any length")]
     pub(crate) fn digest(&self, value: &Value) -> PlanHash {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length");
+        let mut mac = self.0.clone();
         mac.update(&bytes(value));
-        hash(&mac.finalize().into_bytes())
+        PlanHash::from(<[u8; 32]>::from(mac.finalize().into_bytes()))
     }
-}
-
-/// The digest as text.
-#[expect(clippy::expect_used, reason = "SHA-256 has 32 bytes")]
-pub(crate) fn hash(digest: &[u8]) -> PlanHash {
-    PlanHash::parse(&base16ct::lower::encode_string(digest)).expect("a digest of 32 bytes")
 }
 
 /// The value as JSON without spaces, with the fields of each object in order.

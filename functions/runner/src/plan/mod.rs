@@ -67,5 +67,5 @@ fn hash(parts: &PlanParts) -> PlanHash {
         "pulumi": pulumi,
         "tree": tree,
     });
-    canon::hash(&Sha256::digest(canon::bytes(&parts)))
+    PlanHash::from(<[u8; 32]>::from(Sha256::digest(canon::bytes(&parts))))
 }

@@ -124,11 +124,6 @@ pub(super) fn guard(stack: &mut Stack, guard: &Guard) {
         stack.approval = Some(ApprovalSettings::default());
     }
     plan.guarded = stack.approval.is_some();
-    let unchecked = stack.approval.as_ref().and_then(|settings| settings.approved.clone()).filter(|_| *guard != Guard::Intact);
-    if unchecked.is_some() {
-        // The cluster did not check who approved. It has to be approved again once the policy is there.
-        plan.spent = unchecked;
-    }
     if !plan.guarded {
         // The names of later proposals depend on the last one.
         *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
