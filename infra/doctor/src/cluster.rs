@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{
     Finding,
-    installation::{Access, Installation},
+    credentials::Access,
+    installation::Installation,
     tools::{Answer, Aws, Kubectl},
 };
 

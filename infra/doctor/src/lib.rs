@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod cluster;
 pub mod command;
 pub mod cost;
+pub mod credentials;
 mod finding;
 pub mod installation;
 pub mod migrate;

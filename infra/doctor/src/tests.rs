@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{Finding, Level, canary, capacity, cluster, installation, throughput};
+use crate::{Finding, Level, canary, capacity, cluster, credentials, installation, throughput};
 
 type Answer = Result<Value, String>;
 
@@ -171,10 +171,10 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
         ],
     });
     let names = ["eks", "token", "gke", "empty", "half", "none"].map(ToOwned::to_owned);
-    let (findings, access) = installation::kubeconfig("s", &Ok(kubeconfig), &names);
+    let (findings, access) = credentials::kubeconfig("s", &Ok(kubeconfig), &names);
     assert!(findings.iter().all(|finding| !finding.to_string().contains("canary-93be")));
-    let eks = installation::Access::Eks { name: "prod".into(), region: Some("r".into()) };
-    assert_eq!(access, BTreeMap::from([("eks".into(), eks), ("token".into(), installation::Access::Other)]));
+    let eks = credentials::Access::Eks { name: "prod".into(), region: Some("r".into()) };
+    assert_eq!(access, BTreeMap::from([("eks".into(), eks), ("token".into(), credentials::Access::Other)]));
     let expected = [
         (Level::Ok, "the EKS cluster prod"),
         (Level::Ok, "has a token or a client certificate"),
@@ -184,7 +184,7 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
         (Level::Fail, "no context none"),
     ];
     check(findings.into_iter().zip(expected).map(|(finding, (level, words))| (finding, level, words)));
-    let (findings, access) = installation::kubeconfig("s", &no(), &names);
+    let (findings, access) = credentials::kubeconfig("s", &no(), &names);
     assert_eq!(access, BTreeMap::new());
     check(findings.into_iter().map(|finding| (finding, Level::Fail, "KUBECONFIG_FILE")));
 }
@@ -197,7 +197,7 @@ fn clear_text_and_unverified_servers_are_reported() {
             "contexts": [{ "name": "a", "context": { "cluster": "c", "user": "u" } }],
             "users": [{ "name": "u", "user": { "token": "t" } }],
         });
-        installation::kubeconfig("s", &Ok(kubeconfig), &["a".to_owned()]).0.remove(0)
+        credentials::kubeconfig("s", &Ok(kubeconfig), &["a".to_owned()]).0.remove(0)
     };
     check([
         (of(json!({ "server": "https://c" })), Level::Ok, "has a token or a client certificate"),
@@ -217,7 +217,7 @@ fn functions_that_share_a_credential_are_reported() {
     };
     let (one, other) = (of(json!({ "token": "canary" })), of(json!({ "token": "b" })));
     let eks = of(json!({ "exec": { "command": "aws" } }));
-    let shared = |kubeconfigs: &[Value]| installation::shared_credentials("s", kubeconfigs, &["a".to_owned()]);
+    let shared = |kubeconfigs: &[Value]| credentials::shared_credentials("s", kubeconfigs, &["a".to_owned()]);
     assert_eq!(shared(&[one.clone(), other.clone()]), None);
     assert_eq!(shared(&[eks.clone(), eks]), None);
     let finding = shared(&[one.clone(), other, one]).unwrap();
@@ -248,7 +248,7 @@ fn each_cluster_has_a_key() {
     let keys = serde_json::from_value(keys).unwrap();
     let of = |clusters: &[&str], which: usize| {
         let clusters: Vec<_> = clusters.iter().map(|name| (*name).to_owned()).collect();
-        let mut findings = installation::webhook_keys("s", Ok(&keys), &clusters);
+        let mut findings = credentials::webhook_keys("s", Ok(&keys), &clusters);
         assert!(findings.iter().all(|finding| !finding.to_string().contains("canary")));
         findings.remove(which)
     };
@@ -256,7 +256,7 @@ fn each_cluster_has_a_key() {
         (of(&["a"], 0), Level::Ok, "each cluster"),
         (of(&["a", "b", "c", "d", "e"], 0), Level::Fail, "no key for b, c, e"),
         (of(&["a", "d", "e"], 1), Level::Warn, "one key for all senders of d"),
-        (installation::webhook_keys("s", Err(&"no".into()), &[]).remove(0), Level::Fail, "cannot use"),
+        (credentials::webhook_keys("s", Err(&"no".into()), &[]).remove(0), Level::Fail, "cannot use"),
     ]);
 }
 

@@ -1,11 +1,12 @@
+mod checks;
 mod plans;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree,
-    NewUpdate, Operation, Plan, Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
-    StackStatus, Sync, TreeState, Why, Workspace, apply_name, check_name, drift,
+    CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation, Plan,
+    Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync, TreeState, Why,
+    Workspace, apply_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -96,35 +97,6 @@ impl<'a> Reconciliation<'a> {
         // A requeue for that time or earlier is enough. Otherwise each reconciliation would send another one.
         let fresh = self.now + SignedDuration::from_secs(seconds);
         self.snapshot.stack.status.next_look.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
-    }
-
-    /// Takes over the state of the current drift check. A check delays nothing.
-    fn absorb_check(&mut self) {
-        let drift = &mut self.stack.status.drift;
-        match &self.snapshot.check {
-            // An Update that was not created is created below, under the same name.
-            RunState::None | RunState::Missing => drift.current = None,
-            RunState::Foreign => {
-                let name = drift.current.take();
-                let why =
-                    format!("Update {:?} does not belong to this Stack or cannot be read", name.as_deref().unwrap_or_default());
-                *drift =
-                    DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
-            }
-            RunState::Live(run, update, _) => {
-                self.effects.extend(launch(&self.snapshot.stack, run, update));
-            }
-            RunState::Ended(run, outcome) => {
-                let (after, event) = drift::observe_check(drift, run, outcome, self.now);
-                *drift = after;
-                self.effects.extend(event);
-                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
-            }
-        }
-        // Without drift checks nothing is known about drift.
-        if self.stack.drift.is_none() {
-            (drift.checked, drift.verdict) = (None, None);
-        }
     }
 
     /// Takes over the state of the current Update. Returns the condition if nothing else can be done now.
@@ -290,41 +262,6 @@ impl<'a> Reconciliation<'a> {
         let message = format!("a Secret or ConfigMap changed; waiting for Stack {name:?}, whose run may change another one");
         self.stack.status.waits_for = Some(name);
         Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, message })
-    }
-
-    /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored, the launcher has it fetched.
-    fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
-        let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
-        if due > self.now {
-            return self.requeue_by(due);
-        }
-        let name = check_name(&self.stack);
-        self.stack.status.drift.current = Some(name.clone());
-        let spec = &self.snapshot.stack.spec;
-        self.effects.push(Effect::CheckDrift(Box::new(NewUpdate {
-            current: CurrentUpdate {
-                name,
-                generation: self.stack.generation,
-                reconcile_request: self.stack.reconcile_request.clone(),
-                commit: revision.into(),
-            },
-            operation: Operation::Refresh,
-            message: "Drift check".into(),
-            targets: spec.targets.clone(),
-            target_dependents: false,
-            refresh: false,
-            expect_no_refresh_changes: false,
-            run_program: spec.run_program,
-            tree: Some(NewTree {
-                source: source.clone(),
-                digest: digest.into(),
-                paths: paths(&self.snapshot.stack),
-                scope: None,
-            }),
-            workspace: workspace(spec),
-            on_demand: false,
-            plan: None,
-        })));
     }
 
     /// The spec cannot be run. One Event reports it.

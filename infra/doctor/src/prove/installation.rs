@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     cluster::SYSTEM,
-    installation::{self, Access},
+    credentials::{self, Access},
     tools::{Aws, Kubectl},
 };
 
@@ -215,7 +215,7 @@ pub fn access(aws: &Aws, stack: &str, cluster: &str) -> Result<Access, String> {
     let value = aws.json(&["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"])?;
     let kubeconfig =
         serde_saphyr::from_str(value.as_str().unwrap_or_default()).map_err(|_| format!("the secret {name} is no YAML"));
-    let (_, mut access) = installation::kubeconfig(&name, &kubeconfig, &[cluster.to_owned()]);
+    let (_, mut access) = credentials::kubeconfig(&name, &kubeconfig, &[cluster.to_owned()]);
     access.remove(cluster).ok_or_else(|| format!("the secret {name} has no usable context {cluster}"))
 }
 

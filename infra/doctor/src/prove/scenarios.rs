@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     canary,
-    installation::Access,
+    credentials::Access,
     tools::{Aws, Kubectl},
 };
 

@@ -9,7 +9,7 @@ use super::{
     record::{self, Cost, Figure, On, Proof, Scenario},
     scenarios::{access, minutes, refusal, seconds, still_there, throttling, violated},
 };
-use crate::installation::Access;
+use crate::credentials::Access;
 
 fn proof(on: On, at: &str, passed: bool) -> Proof {
     let figures = Figure::of("RunTask to RUNNING", vec![40.0, 30.0, 35.0]).into_iter().collect();

@@ -3,6 +3,8 @@
 mod run;
 mod stack;
 mod status;
+mod workspace;
 
-pub use run::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
+pub use run::is_stack;
 pub(crate) use status::cut;
+pub use workspace::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};

@@ -77,12 +77,12 @@ const DEFAULT_RESYNC_SECONDS: i64 = 600;
 
 fn spec(stack: &Stack) -> core::StackSpec {
     let mut spec = plain(&stack.name_any(), &stack.spec);
-    let workspace = super::run::templated(stack, &core::workspace(&spec));
+    let workspace = super::workspace::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.old_pulumi = workspace.old_pulumi;
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
-    spec.pod_only = workspace.spec.pod_only(super::run::TEMPLATE);
-    spec.task_backend = workspace.spec.task_backend(super::run::TEMPLATE);
+    spec.pod_only = workspace.spec.pod_only(super::workspace::TEMPLATE);
+    spec.task_backend = workspace.spec.task_backend(super::workspace::TEMPLATE);
     let words = [
         (names::INPUTS, &[names::IGNORE][..]),
         (names::SEAL, &[names::NEVER]),
