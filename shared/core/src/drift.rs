@@ -5,7 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack, due::spread,
+    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack,
+    bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
+    due::spread,
 };
 
 /// The shortest period between checks of a Stack that failed, or whose check did.
@@ -63,32 +65,19 @@ impl Drift {
     pub const MAX_RESOURCES: usize = 100;
     /// The maximum number of properties of each.
     pub const MAX_PROPERTIES: usize = 20;
-    const MAX_BYTES: usize = 60 << 10;
-    const MAX_URN_BYTES: usize = 1024;
-    const MAX_PATH_BYTES: usize = 256;
 
-    /// Returns as much as a status may hold: less than 64 KiB of JSON. A longer text is cut and ends in `…`. Keys of maps are
-    /// part of a path and may hold anything: a control character becomes a space.
+    /// Returns as much as a status may hold: less than 64 KiB of JSON.
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bytes = 0;
-        let cut = |text: String, limit: usize| {
-            let text = text.replace(char::is_control, " ");
-            if text.len() <= limit { text } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
-        };
         let bounded = self.resources.into_iter().take(Self::MAX_RESOURCES).map(|resource| DriftedResource {
-            urn: cut(resource.urn, Self::MAX_URN_BYTES),
-            change: cut(resource.change, Self::MAX_PATH_BYTES),
-            properties: resource
-                .properties
-                .into_iter()
-                .take(Self::MAX_PROPERTIES)
-                .map(|path| cut(path, Self::MAX_PATH_BYTES))
-                .collect(),
+            urn: bound::line(&resource.urn, MAX_URN_BYTES),
+            change: bound::line(&resource.change, MAX_PATH_BYTES),
+            properties: bound::paths(&resource.properties, Self::MAX_PROPERTIES),
         });
         let fitting = bounded.take_while(|resource| {
-            bytes += serde_json::to_string(resource).map_or(Self::MAX_BYTES, |json| json.len()) + 1;
-            bytes <= Self::MAX_BYTES
+            bytes += serde_json::to_string(resource).map_or(MAX_BYTES, |json| json.len()) + 1;
+            bytes <= MAX_BYTES
         });
         Self { resources: fitting.collect(), ..self }
     }

@@ -11,6 +11,7 @@
 mod admission;
 mod approval;
 mod backoff;
+mod bound;
 mod cache;
 mod decide;
 mod drift;

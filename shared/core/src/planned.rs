@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Operation;
+use crate::{
+    Operation,
+    bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
+};
 
 /// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show [`PlanHash::short`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -219,9 +222,6 @@ impl PlannedChanges {
     pub const MAX_LEAVES: usize = 50;
     /// The maximum number of paths in each list of a change.
     pub const MAX_PATHS: usize = 20;
-    const MAX_BYTES: usize = 60 << 10;
-    const MAX_URN_BYTES: usize = 1024;
-    const MAX_PATH_BYTES: usize = 256;
 
     /// Returns whether the plan changes neither a resource nor the state of one.
     #[must_use]
@@ -235,39 +235,34 @@ impl PlannedChanges {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Returns as much as a status may hold: less than 72 KiB of JSON. A longer text is cut and ends in `…`. A control character
-    /// becomes a space.
+    /// Returns as much as a status may hold: less than 72 KiB of JSON.
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bytes = 0;
-        let cut = |text: String, limit: usize| {
-            let text = text.replace(char::is_control, " ");
-            if text.len() <= limit { text } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
-        };
-        let paths = |paths: Vec<String>| {
-            paths.into_iter().take(Self::MAX_PATHS).map(|path| cut(path, Self::MAX_PATH_BYTES)).collect::<Vec<_>>()
-        };
+        let paths = |paths: &[String]| bound::paths(paths, Self::MAX_PATHS);
         let mut fits = |json: serde_json::Result<String>| {
-            bytes += json.map_or(Self::MAX_BYTES, |json| json.len()) + 1;
-            bytes <= Self::MAX_BYTES
+            bytes += json.map_or(MAX_BYTES, |json| json.len()) + 1;
+            bytes <= MAX_BYTES
         };
         let changes = self.changes.first.into_iter().take(Self::MAX_CHANGES).map(|change| PlannedChange {
-            urn: cut(change.urn, Self::MAX_URN_BYTES),
+            urn: bound::line(&change.urn, MAX_URN_BYTES),
             kind: change.kind,
-            paths: paths(change.paths),
-            replaced_by: paths(change.replaced_by),
+            paths: paths(&change.paths),
+            replaced_by: paths(&change.replaced_by),
         });
         let changes = changes.take_while(|change| fits(serde_json::to_string(change))).collect();
         let mut leaves = |leaves: Listed<PlannedLeaf>| {
             let first = leaves.first.into_iter().take(Self::MAX_LEAVES);
-            let first = first
-                .map(|leaf| PlannedLeaf { urn: cut(leaf.urn, Self::MAX_URN_BYTES), path: cut(leaf.path, Self::MAX_PATH_BYTES) });
+            let first = first.map(|leaf| PlannedLeaf {
+                urn: bound::line(&leaf.urn, MAX_URN_BYTES),
+                path: bound::line(&leaf.path, MAX_PATH_BYTES),
+            });
             Listed { count: leaves.count, first: first.take_while(|leaf| fits(serde_json::to_string(leaf))).collect() }
         };
         Self {
             parts: PlanParts {
-                pulumi: cut(self.parts.pulumi, Self::MAX_PATH_BYTES),
-                tree: self.parts.tree.map(|tree| cut(tree, Self::MAX_PATH_BYTES)),
+                pulumi: bound::line(&self.parts.pulumi, MAX_PATH_BYTES),
+                tree: self.parts.tree.as_deref().map(|tree| bound::line(tree, MAX_PATH_BYTES)),
                 ..self.parts
             },
             changes: Listed { count: self.changes.count, first: changes },
