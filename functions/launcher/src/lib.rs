@@ -345,7 +345,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         Err(Stop::Fail(error)) => return Err(Stop::Fail(error)),
     };
-    if let Some(message) = plan::excluded(ports.cluster, update, &request, &prepared).await? {
+    if let Some(message) = plan::excluded(ports.cluster, &hint.update.cluster, update, &request, &prepared).await? {
         return Ok(Launched::Blocked(Block::Wait { reason: WaitReason::ApprovalRequired, message, is_of_inputs: true }));
     }
     let kept = match &prepared.kept {

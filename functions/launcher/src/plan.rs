@@ -1,10 +1,10 @@
 //! The plan of a guarded Stack: what its run is asked for, and the runs by hand that it excludes.
 
-use driftless_api::{Stack, Update, UpdateSpec};
+use driftless_api::{PLAN_POLICIES, Stack, Update, UpdateSpec};
 use driftless_aws::Objects;
-use driftless_contract::{Env, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
-use driftless_core::PlanHash;
-use driftless_kubernetes::{Cluster, Pages, Selector};
+use driftless_contract::{Env, ObjectKey, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
+use driftless_core::{Governance, PlanHash};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -88,6 +88,7 @@ fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> P
 /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
 pub(crate) async fn excluded<C: Cluster>(
     cluster: &C,
+    cluster_name: &str,
     update: &Update,
     request: &Request,
     prepared: &Prepared,
@@ -98,6 +99,11 @@ pub(crate) async fn excluded<C: Cluster>(
     let name = update.spec.stack_name.as_deref().unwrap_or_default();
     let project = prepared.project.as_ref().map(|project| project.name.as_str());
     let namespace = update.namespace().unwrap_or_default();
+    if let Some(what) = demands(cluster, cluster_name, &namespace).await? {
+        return Ok(Some(format!(
+            "{what} asks for a plan of each change in the namespace, and an Update by hand has none; use a Stack"
+        )));
+    }
     let mut pages = Pages::<C, Stack>::new(cluster, Some(&namespace), Selector::All);
     while let Some(page) = pages.next().await? {
         if let Some(stack) = page.iter().find(|stack| stack.is_guarded() && is_same(stack, name, project)) {
@@ -109,6 +115,26 @@ pub(crate) async fn excluded<C: Cluster>(
         }
     }
     Ok(None)
+}
+
+/// What of the cluster asks for plans in a namespace.
+async fn demands<C: Cluster>(cluster: &C, cluster_name: &str, namespace: &str) -> Result<Option<String>, Error> {
+    let (api_version, plural) = PLAN_POLICIES;
+    let policies = match cluster.of_cluster(api_version, plural).await {
+        Err(KubernetesError::Permanent { message, .. }) => return Ok(Some(format!("an unreadable PlanPolicy ({message})"))),
+        got => got?,
+    };
+    let key = ObjectKey {
+        cluster: cluster_name.to_owned(),
+        api_version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespace: String::new(),
+        name: namespace.to_owned(),
+    };
+    let found = cluster.get_dynamic(&key).await?.map(|found| found.metadata).unwrap_or_default();
+    let Governance::Known { floor, policies } = driftless_api::governance(&policies, &found) else { return Ok(None) };
+    let policy = policies.first().map(|policy| format!("PlanPolicy {:?}", policy.name));
+    Ok(policy.or_else(|| floor.map(|_| format!("annotation driftless.dev/approval of Namespace {namespace:?}"))))
 }
 
 /// Returns whether the Stack may be of that Pulumi stack. An unknown project may be any.

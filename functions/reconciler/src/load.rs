@@ -3,12 +3,15 @@
 use std::sync::{Mutex, PoisonError};
 
 use driftless_api::{
-    POLICY, Program, Source, Stack, Update,
+    PLAN_POLICIES, POLICY, Program, Source, Stack, Update,
     facts::{self, Compared, Facts, Fetch, Found},
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
-use driftless_core::{Guard, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash, paths};
+use driftless_core::{
+    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash,
+    paths,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, Manifest};
 use jiff::Timestamp;
@@ -172,6 +175,24 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         }
         let [policy, binding] = found;
         Ok(driftless_api::guard(policy.as_ref(), binding.as_ref()))
+    }
+
+    async fn governance(&self, namespace: &str) -> Result<Governance, Error> {
+        let unreadable = |message| Ok(Governance::Unreadable(format!("{message}; apply infra/kubernetes/rbac.yaml")));
+        let (api_version, plural) = PLAN_POLICIES;
+        let policies = match self.ports.cluster.of_cluster(api_version, plural).await {
+            Err(KubernetesError::Permanent { message, .. }) => return unreadable(message),
+            got => got?,
+        };
+        let namespace = match self.ports.cluster.get_dynamic(&self.object("v1", "Namespace", "", namespace)).await {
+            Err(KubernetesError::Permanent { message, .. }) => return unreadable(message),
+            got => got?.map(|namespace| namespace.metadata).unwrap_or_default(),
+        };
+        Ok(driftless_api::governance(&policies, &namespace))
+    }
+
+    async fn planned(&self, stack: &CoreStack, hash: &PlanHash) -> Result<Option<PlannedChanges>, Error> {
+        Ok(self.ports.objects.read(&keys::plan(self.cluster, &stack.uid, hash)).await?.map(|record| record.plan))
     }
 
     async fn inputs(&self, stack: &CoreStack) -> Result<Option<Compared>, Error> {

@@ -9,7 +9,9 @@ use driftless_api::{
     Program, Source, Stack, Update, Workspace,
     facts::{Compared, Facts, Fetch, Found},
 };
-use driftless_core::{Guard, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths};
+use driftless_core::{
+    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -164,6 +166,15 @@ impl Facts for Reader<'_> {
     async fn guard(&self) -> Result<Guard> {
         // A team may rarely read the policies of its cluster. The Stack's condition names a missing one.
         Ok(Guard::Intact)
+    }
+
+    async fn governance(&self, _: &str) -> Result<Governance> {
+        // A team may rarely read the policies of its cluster. The Stack's condition has what they say.
+        Ok(Governance::Unread)
+    }
+
+    async fn planned(&self, _: &CoreStack, _: &PlanHash) -> Result<Option<PlannedChanges>> {
+        Ok(None)
     }
 
     async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>> {

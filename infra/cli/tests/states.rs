@@ -6,7 +6,7 @@ mod support;
 
 use driftless_api::Stack;
 use driftless_cli::{explain, facts::Unknown};
-use driftless_core::{Guard, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused};
+use driftless_core::{Governance, Guard, PlanPolicy, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use support::{facts_of, now, stack};
@@ -43,11 +43,19 @@ fn planned(edit: impl FnOnce(&mut Value)) -> CoreStack {
     })
 }
 
-/// The facts about a Stack in a state. Only one state has a cluster without the admission policy.
+/// The facts about a Stack in a state. Some states have a cluster without the admission policy, or with policies.
 fn facts(reason: &str, stack: CoreStack) -> Snapshot {
     let mut snapshot = facts_of(stack, true);
     if reason == StackReason::ApprovalUnguarded.as_str() {
         snapshot.guard = Guard::Broken("the policy is missing".into());
+    }
+    if reason == StackReason::PolicyUnknown.as_str() {
+        snapshot.governance = Governance::Unreadable("planpolicies is forbidden".into());
+    }
+    if reason == StackReason::PolicyViolation.as_str() {
+        let policy = PlanPolicy { name: "production".into(), rules: Err("unknown action".into()) };
+        snapshot.governance = Governance::Known { floor: None, policies: vec![policy] };
+        snapshot.planned = snapshot.stack.status.plan.proposal.as_ref().and_then(|proposal| proposal.plan.clone());
     }
     snapshot
 }
@@ -90,6 +98,8 @@ fn states() -> Vec<(&'static str, CoreStack)> {
         ),
         (StackReason::ApprovalRequired.as_str(), planned(|_| ())),
         (StackReason::ApprovalUnguarded.as_str(), planned(|_| ())),
+        (StackReason::PolicyUnknown.as_str(), planned(|_| ())),
+        (StackReason::PolicyViolation.as_str(), planned(|_| ())),
         (
             StackReason::PlanRejected.as_str(),
             planned(|object| object["metadata"]["annotations"]["driftless.dev/reject"] = json!("7".repeat(64))),

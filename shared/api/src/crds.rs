@@ -5,14 +5,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::core::crd::{CustomResourceExt, MergeError, merge_crds};
 
-use crate::{Program, Stack, Update, Workspace};
+use crate::{PlanPolicy, Program, Stack, Update, Workspace};
 
 /// The version of Stack in older manifests.
 const OLD_STACK_VERSION: &str = "v1alpha1";
 
 /// All definitions.
 pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
-    let mut crds = vec![stack()?, Program::crd(), Workspace::crd(), Update::crd()];
+    let mut crds = vec![stack()?, Program::crd(), Workspace::crd(), Update::crd(), PlanPolicy::crd()];
     let versions = crds.iter_mut().flat_map(|crd| &mut crd.spec.versions);
     for schema in versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut()) {
         plain(schema);

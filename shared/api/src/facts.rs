@@ -7,8 +7,9 @@ use std::{
 };
 
 use driftless_core::{
-    FetchFailure, GitSource, Guard, Inputs, MAX_PREREQUISITES, Prerequisite, Readiness, RunOutcome, RunState, Snapshot,
-    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest, is_synced, observe, paths,
+    FetchFailure, GitSource, Governance, Guard, Inputs, MAX_PREREQUISITES, PlanHash, PlannedChanges, Prerequisite, Readiness,
+    RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest,
+    is_synced, observe, paths,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -94,6 +95,10 @@ pub trait Facts {
     ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
     /// Whether the cluster enforces who may approve.
     fn guard(&self) -> impl Future<Output = Result<Guard, Self::Error>>;
+    /// What the cluster demands of the plans of a namespace.
+    fn governance(&self, namespace: &str) -> impl Future<Output = Result<Governance, Self::Error>>;
+    /// The record of a plan of a Stack.
+    fn planned(&self, stack: &CoreStack, hash: &PlanHash) -> impl Future<Output = Result<Option<PlannedChanges>, Self::Error>>;
     /// What a run of the Stack would have read from Secrets and ConfigMaps.
     fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<Compared>, Self::Error>>;
 }
@@ -104,8 +109,6 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     let run = run(facts, &stack, current, now).await?;
     let check = self::run(facts, &stack, stack.status.drift.current.as_deref(), now).await?;
     let proposal = self::run(facts, &stack, stack.status.plan.current.as_deref(), now).await?;
-    let is_guarded = stack.approval.is_some() || stack.status.plan.guarded;
-    let guard = if is_guarded { facts.guard().await? } else { Guard::Intact };
     let (source, tree, inputs) = match stack.spec.sources.as_slice() {
         // A live run needs no facts about its source.
         [one] if !matches!(run, RunState::Live(..)) => {
@@ -120,7 +123,24 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
         count if idle || count > MAX_PREREQUISITES => Default::default(),
         _ => prerequisites(facts, &stack, now).await?,
     };
-    Ok(Snapshot { stack, source, tree, run, check, proposal, guard, prerequisites, requires, inputs })
+    let is_idle = stack.suspended || stack.spec.preview && !stack.deleting || matches!(run, RunState::Live(..));
+    let starts =
+        !is_idle && if stack.deleting { stack.spec.destroy_on_finalize } else { matches!(tree, TreeState::Stored { .. }) };
+    let governance = if starts { facts.governance(&stack.namespace).await? } else { Governance::Unread };
+    let planned = planned(facts, &stack, &governance).await?;
+    let is_guarded = stack.approval.is_some() || stack.status.plan.guarded || governance.governs(false);
+    let guard = if is_guarded { facts.guard().await? } else { Guard::Intact };
+    Ok(Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, inputs })
+}
+
+/// The record of the plan that waits, for the policies of the cluster.
+async fn planned<F: Facts>(facts: &F, stack: &CoreStack, governance: &Governance) -> Result<Option<PlannedChanges>, F::Error> {
+    let has_rules = matches!(governance, Governance::Known { policies, .. } if !policies.is_empty());
+    let pending = stack.status.plan.proposal.as_ref().filter(|proposal| has_rules && proposal.state.is_pending());
+    match pending.and_then(|proposal| proposal.plan.as_ref()) {
+        Some(plan) => facts.planned(stack, &plan.hash).await,
+        None => Ok(None),
+    }
 }
 
 /// The prerequisites of a Stack. If it waits for one of them, their own prerequisites too, and so on.

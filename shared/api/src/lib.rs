@@ -19,6 +19,7 @@ mod merge;
 mod mount_path;
 pub mod names;
 mod own_source;
+mod plan_policy;
 mod pod;
 mod program;
 mod pulumi_version;
@@ -37,6 +38,10 @@ pub use flux::{Artifact, KINDS, Source};
 pub use guard::{POLICY, guard};
 pub use merge::merge;
 pub use own_source::OwnSource;
+pub use plan_policy::{
+    NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyRule, PlanPolicySpec,
+    SelectorOperator, governance,
+};
 pub use pod::{
     EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
     ResourceFieldSelector, ResourceRequirements,

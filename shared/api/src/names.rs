@@ -55,12 +55,15 @@ pub const REMEDIATE: &str = "driftless.dev/remediate";
 /// The value of [`REMEDIATE`] that fixes all drift that is found.
 pub const ALWAYS: &str = "always";
 
-/// Annotation of a Stack: its changes need an approval. `required`, or `unless` and the kinds of change that need one, such as
+/// Annotation of a Stack or a Namespace, for all Stacks in it: changes need an approval. `required`, or `unless` and the kinds of change that need one, such as
 /// `unless replace,delete`.
 pub const APPROVAL: &str = "driftless.dev/approval";
 
 /// Annotation of a Stack: the hash of the plan that its user approves. The reconciler empties it when a run has used it.
 pub const APPROVE: &str = "driftless.dev/approve";
+
+/// The value of [`APPROVE`] that approves the destroy of a Stack that is deleted.
+pub const DESTROY: &str = "destroy";
 
 /// Annotation of a Stack: the user who set [`APPROVE`]. The admission policy guarantees it.
 pub const APPROVED_BY: &str = "driftless.dev/approved-by";

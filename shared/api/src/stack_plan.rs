@@ -29,6 +29,10 @@ pub struct StackPlan {
     pub counts: BTreeMap<String, u32>,
     /// Update of the proposal in progress.
     pub current_update: Option<String>,
+    /// What in the cluster demands the approval of the plan, whatever the Stack says.
+    pub demanded_by: Option<String>,
+    /// Whether the deletion of the Stack was shown without an approval while the cluster enforced who may approve.
+    pub destroy_offered: Option<bool>,
     /// What the hash of the plan covers.
     pub digests: Option<PlanDigests>,
     /// Time at which another plan is made.
@@ -38,7 +42,9 @@ pub struct StackPlan {
     pub failures: Option<i64>,
     /// Generation of the Stack that the plan is for.
     pub generation: Option<i64>,
-    /// Whether the changes of the Stack need approvals.
+    /// Whether the cluster asks for plans of the Stack's changes, by a `PlanPolicy` or an annotation of the Namespace.
+    pub governed: Option<bool>,
+    /// Whether the changes of the Stack go through plans.
     pub guarded: Option<bool>,
     /// Hash of the plan, which is what a user approves: 64 hexadecimal digits.
     pub hash: Option<String>,
@@ -123,6 +129,8 @@ impl StackPlan {
     pub(crate) fn of(status: &core::PlanStatus) -> Self {
         let plan = Self {
             current_update: status.current.clone(),
+            destroy_offered: status.destroy_offered.then_some(true),
+            governed: status.governed.then_some(true),
             guarded: status.guarded.then_some(true),
             last_update: status.last.clone(),
             spent: status.spent.as_ref().map(ToString::to_string),
@@ -133,6 +141,7 @@ impl StackPlan {
         let plan = Self {
             approved_by: proposal.by.clone(),
             commit: some(commit),
+            demanded_by: proposal.demanded.clone().map(super::convert::cut),
             expires_at: proposal.expires.map(Time),
             failures: Some(proposal.failures).filter(|failures| *failures > 0),
             generation: Some(*generation),
@@ -175,6 +184,8 @@ impl StackPlan {
     pub(crate) fn read(&self) -> core::PlanStatus {
         core::PlanStatus {
             guarded: self.guarded.unwrap_or_default(),
+            governed: self.governed.unwrap_or_default(),
+            destroy_offered: self.destroy_offered.unwrap_or_default(),
             current: self.current_update.clone(),
             last: self.last_update.clone(),
             proposal: self.proposal(),
@@ -194,6 +205,7 @@ impl StackPlan {
             },
             update: self.update.clone()?,
             offered: self.offered.unwrap_or_default(),
+            demanded: self.demanded_by.clone(),
             by: self.approved_by.clone(),
             expires: self.expires_at.as_ref().map(|Time(at)| *at),
             note: self.note.clone().unwrap_or_default(),
@@ -206,6 +218,7 @@ impl StackPlan {
         let changes = self.changes.iter().map(|resource| {
             Some(PlannedChange {
                 urn: resource.urn.clone(),
+                resource_type: String::new(),
                 kind: ChangeKind::parse(&resource.change)?,
                 paths: resource.properties.clone(),
                 replaced_by: resource.replaced_by.clone(),

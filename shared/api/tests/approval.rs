@@ -32,11 +32,27 @@ fn annotations_are_settings_of_approvals() {
     let expected = ApprovalSettings {
         policy: ApprovalPolicy::Unless([ChangeKind::Replace, ChangeKind::Delete].into()),
         approved: PlanHash::parse(&hash()),
+        destroy: false,
         approved_by: Some("ann".into()),
         rejected: None,
         ttl: SignedDuration::from_hours(24),
     };
     assert_eq!(read(all), Some(expected));
+}
+
+#[test]
+fn answers_count_where_only_the_cluster_asks_for_plans() {
+    let core = CoreStack::from(&stack(&json!({ names::APPROVE: hash(), names::APPROVED_BY: "ann" }), &json!({})));
+    let approved = PlanHash::parse(&hash());
+    let expected = ApprovalSettings {
+        policy: ApprovalPolicy::none(),
+        approved,
+        approved_by: Some("ann".into()),
+        ..ApprovalSettings::default()
+    };
+    assert_eq!((core.approval, core.answers), (None, expected));
+    let destroy = CoreStack::from(&stack(&json!({ names::APPROVE: names::DESTROY }), &json!({}))).answers;
+    assert!(destroy.destroy && destroy.approved.is_none());
 }
 
 #[test]

@@ -234,7 +234,13 @@ fn plan_status(at: Timestamp) -> PlanStatus {
     let hash = |digit: &str| PlanHash::parse(&digit.repeat(64)).unwrap();
     let text = || "text".to_owned();
     let leaves = |count| Listed { count, first: vec![PlannedLeaf { urn: text(), path: text() }] };
-    let change = PlannedChange { urn: text(), kind: ChangeKind::Replace, paths: vec![text()], replaced_by: vec![text(), text()] };
+    let change = PlannedChange {
+        urn: text(),
+        resource_type: String::new(),
+        kind: ChangeKind::Replace,
+        paths: vec![text()],
+        replaced_by: vec![text(), text()],
+    };
     let plan = PlannedChanges {
         hash: hash("a"),
         parts: PlanParts {
@@ -259,12 +265,21 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         wish,
         update: text(),
         offered: true,
+        demanded: Some(text()),
         by: Some(text()),
         expires: Some(at),
         note: text(),
         failures: 2,
     };
-    PlanStatus { guarded: true, current: Some(text()), last: Some(text()), proposal: Some(proposal), spent: Some(hash("e")) }
+    PlanStatus {
+        guarded: true,
+        governed: true,
+        destroy_offered: true,
+        current: Some(text()),
+        last: Some(text()),
+        proposal: Some(proposal),
+        spent: Some(hash("e")),
+    }
 }
 
 #[test]

@@ -40,6 +40,8 @@ fn created(stack: &Stack) -> (Value, Value) {
         check: RunState::None,
         proposal: RunState::None,
         guard: driftless_core::Guard::Intact,
+        governance: driftless_core::Governance::Unread,
+        planned: None,
         prerequisites: Vec::new(),
         requires: std::collections::BTreeMap::new(),
         inputs: None,

@@ -11,11 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 use crate::{
     ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Run, RunOutcome, Stack,
     StackReason, StackSpec,
+    governed::Ruling,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
 };
 
 /// The changes of a plan that the status of a Stack has.
 const TOLD: usize = 20;
+/// The paths in each list of a change there.
+const TOLD_PATHS: usize = 20;
 /// The changes that a message names.
 const NAMED: usize = 3;
 /// A plan that is not approved within this time expires, unless the Stack sets another time.
@@ -45,6 +48,24 @@ impl ApprovalPolicy {
         Ok(Self::Unless(kinds.collect::<Result<_, _>>()?))
     }
 
+    /// The policy that needs an approval wherever one of both does.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Unless(mut kinds), Self::Unless(others)) => {
+                kinds.extend(others);
+                Self::Unless(kinds)
+            }
+            (Self::Required, _) | (_, Self::Required) => Self::Required,
+        }
+    }
+
+    /// The policy of a Stack that asks for no approvals: what the cluster demands is left.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Unless(BTreeSet::new())
+    }
+
     pub(crate) fn needs_approval(&self, plan: &PlannedChanges) -> bool {
         match self {
             Self::Required => true,
@@ -60,6 +81,8 @@ pub struct ApprovalSettings {
     pub policy: ApprovalPolicy,
     /// The approved plan.
     pub approved: Option<PlanHash>,
+    /// The destroy of a Stack that is deleted is approved.
+    pub destroy: bool,
     /// The user who approved it. The admission policy of the cluster guarantees the name.
     pub approved_by: Option<String>,
     /// The rejected plan.
@@ -70,7 +93,14 @@ pub struct ApprovalSettings {
 
 impl Default for ApprovalSettings {
     fn default() -> Self {
-        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
+        Self {
+            policy: ApprovalPolicy::Required,
+            approved: None,
+            destroy: false,
+            approved_by: None,
+            rejected: None,
+            ttl: DEFAULT_TTL,
+        }
     }
 }
 
@@ -88,6 +118,11 @@ pub enum Guard {
 pub struct PlanStatus {
     /// The Stack was guarded at the last reconciliation. If the cluster is not, the removal of the annotation has no effect.
     pub guarded: bool,
+    /// The cluster demanded plans of it when that was last read.
+    pub governed: bool,
+    /// Its deletion was shown without an approval in a cluster with the policy. An approval that was there before counts for
+    /// nothing.
+    pub destroy_offered: bool,
     /// The Update of the proposal in progress.
     pub current: Option<String>,
     /// The Update of the last recorded proposal.
@@ -112,6 +147,8 @@ pub struct Proposal {
     pub update: String,
     /// It was shown without an approval in a cluster with the policy. An approval that was there before was not checked.
     pub offered: bool,
+    /// What of the cluster demands its approval, whatever the Stack says.
+    pub demanded: Option<String>,
     /// The user who approved or rejected it.
     pub by: Option<String>,
     /// When another one is made for the same wish; `None` if only another wish leads to another one.
@@ -213,26 +250,34 @@ impl PlanState {
 }
 
 impl Stack {
-    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan. The
-    /// launcher asks this before it starts a task, whatever an Update says.
+    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan, or its
+    /// destroy is approved. The launcher asks this before it starts a task, whatever an Update says.
     #[must_use]
     pub fn permits(&self, plan: Option<&PlanHash>, now: Timestamp) -> bool {
         let status = &self.status.plan;
-        let Some(settings) = &self.approval else { return !status.guarded };
+        let settings = match &self.approval {
+            Some(settings) => settings,
+            None if status.guarded => &self.answers,
+            None => return true,
+        };
+        if self.deleting {
+            return plan.is_none() && settings.destroy && status.destroy_offered;
+        }
         let Some(proposal) = status.proposal.as_ref().filter(|proposal| proposal.state == PlanState::Approved) else {
             return false;
         };
         let is_fresh = proposal.expires.is_none_or(|at| now < at);
         let is_it = plan.is_some() && proposal.plan.as_ref().map(|plan| &plan.hash) == plan;
-        is_fresh && is_it && proposal.plan.as_ref().is_some_and(|plan| settings.approves(plan, status.spent.as_ref()))
+        let is_approved = |plan| settings.approves(plan, proposal.demanded.is_some(), status.spent.as_ref());
+        is_fresh && is_it && proposal.plan.as_ref().is_some_and(is_approved)
     }
 }
 
 impl ApprovalSettings {
     /// Returns whether the plan needs no approval, or has one that no run has used.
-    fn approves(&self, plan: &PlannedChanges, spent: Option<&PlanHash>) -> bool {
+    fn approves(&self, plan: &PlannedChanges, is_demanded: bool, spent: Option<&PlanHash>) -> bool {
         let is_approved = self.approved.as_ref() == Some(&plan.hash) && spent != Some(&plan.hash);
-        self.rejected.as_ref() != Some(&plan.hash) && (!self.policy.needs_approval(plan) || is_approved)
+        self.rejected.as_ref() != Some(&plan.hash) && (is_approved || !is_demanded && !self.policy.needs_approval(plan))
     }
 }
 
@@ -257,7 +302,14 @@ pub(crate) enum Until {
 }
 
 /// Decides what a wanted run leads to, and writes the state of the plan.
-pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, guard: &Guard, now: Timestamp) -> Gate {
+pub(crate) fn gate(
+    stack: &mut Stack,
+    settings: &ApprovalSettings,
+    wish: &Wish,
+    guard: &Guard,
+    ruling: &Ruling,
+    now: Timestamp,
+) -> Gate {
     let (name, namespace) = (stack.name.clone(), stack.namespace.clone());
     let status = &mut stack.status.plan;
     if status.current.is_some() {
@@ -287,19 +339,20 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
         status.spent = Some(plan.hash.clone());
     }
     proposal.offered = is_guarded;
-    let is_approved = settings.approves(&plan, status.spent.as_ref());
-    proposal.state = if is_approved && is_guarded { PlanState::Approved } else { PlanState::Proposed };
+    proposal.state = PlanState::Proposed;
+    proposal.demanded = ruling.demanded();
     let note = if proposal.note.is_empty() { String::new() } else { format!("{}; ", proposal.note) };
-    let what = format!("{note}{}", summary(&plan));
+    let what = format!("{note}{}{}", summary(&plan), ruling.told());
+    if let Some(refusal) = ruling.refusal(&what) {
+        return Gate::Wait(refusal, Until::Soon);
+    }
+    let is_approved = settings.approves(&plan, proposal.demanded.is_some(), status.spent.as_ref());
     match guard {
-        Guard::Broken(why) => {
-            let message = format!("{what}; no approval counts: {why}; {GUARD}");
-            Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalUnguarded, message }, Until::Soon)
-        }
+        Guard::Broken(why) => Gate::Wait(unguarded(&what, why), Until::Soon),
         Guard::Intact if is_approved => {
+            proposal.state = PlanState::Approved;
             let is_by_user = settings.approved.as_ref() == Some(&plan.hash);
-            proposal.by.clone_from(&settings.approved_by);
-            proposal.by = proposal.by.take().filter(|_| is_by_user);
+            proposal.by = settings.approved_by.clone().filter(|_| is_by_user);
             Gate::Apply(plan.hash)
         }
         Guard::Intact => {
@@ -308,6 +361,12 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
             Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
         }
     }
+}
+
+/// The condition in a cluster that does not enforce who may approve.
+fn unguarded(what: &str, why: &str) -> Readiness {
+    let message = format!("{what}; no approval counts: {why}; {GUARD}");
+    Readiness::Reconciling { reason: StackReason::ApprovalUnguarded, message }
 }
 
 /// The condition while a plan is made.
@@ -326,16 +385,35 @@ fn failed(proposal: &Proposal) -> Readiness {
     Readiness::Reconciling { reason: StackReason::PreviewFailed, message }
 }
 
-/// The condition of a guarded Stack that is to be destroyed. There is no plan of a destroy yet.
-pub(crate) fn held_destroy() -> Readiness {
-    let message = "the Stack requires approvals, so its resources are not destroyed; a user with the verb approve removes the \
-                   annotation driftless.dev/approval to destroy them, or sets spec.destroyOnFinalize to false to keep them";
-    Readiness::Reconciling { reason: StackReason::ApprovalRequired, message: message.into() }
+/// Decides about the destroy of a guarded Stack, of which there is no plan: it needs an approval. Returns the condition until then.
+pub(crate) fn gate_destroy(stack: &mut Stack, settings: &ApprovalSettings, guard: &Guard) -> Option<Readiness> {
+    let what = "the Stack requires approvals, so its resources are not destroyed";
+    let status = &mut stack.status.plan;
+    if let Guard::Broken(why) = guard {
+        status.destroy_offered = false;
+        return Some(unguarded(what, why));
+    }
+    if settings.destroy && status.destroy_offered {
+        return None;
+    }
+    status.destroy_offered = !settings.destroy;
+    let earlier = if settings.destroy { "; the approval was there before the deletion, so remove it first" } else { "" };
+    let message = format!(
+        "{what}{earlier}; to destroy them: kubectl annotate stacks.pulumi.com {} --namespace {} --overwrite \
+         driftless.dev/approve=destroy driftless.dev/approved-by=USER; to keep them, set spec.destroyOnFinalize to false",
+        stack.name, stack.namespace
+    );
+    Some(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message })
 }
 
 /// The plan, as far as a status has it.
 fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
     plan.changes.first.truncate(TOLD);
+    for change in &mut plan.changes.first {
+        change.resource_type.clear();
+        change.paths.truncate(TOLD_PATHS);
+        change.replaced_by.truncate(TOLD_PATHS);
+    }
     plan.unknown.first.truncate(TOLD);
     plan.unstable.first.truncate(TOLD);
     // Kubernetes stores whole seconds.
@@ -361,6 +439,7 @@ pub(crate) fn observe_proposal(
         plan: None,
         update: run.name.clone(),
         offered: false,
+        demanded: None,
         by: None,
         expires: now.checked_add(settings.ttl).ok(),
         note: String::new(),
@@ -441,6 +520,7 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
             plan: Some(plan),
             update: run.name.clone(),
             offered: false,
+            demanded: None,
             by: None,
             expires: before.expires,
             note,

@@ -70,7 +70,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
-        plans::guard(&mut stack, &snapshot.guard);
+        plans::guard(&mut stack, snapshot);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
@@ -463,12 +463,20 @@ impl<'a> Reconciliation<'a> {
         // behind.
         workspace.create &= operation != Operation::Destroy || self.stack.status.operated == Some(false);
         let mut new = self.new_update(operation, why, commit, tree, workspace);
-        if let Some(settings) = self.stack.approval.clone().filter(|_| operation != Operation::Preview) {
-            match self.gate(&settings, operation, why, &mut new) {
-                Ok(hash) => new.plan = Some(hash),
-                Err(readiness) => return readiness,
+        match (self.stack.approval.clone(), operation) {
+            (None, _) | (Some(_), Operation::Preview) => {}
+            (Some(settings), Operation::Destroy) => {
+                if let Some(readiness) = self.gate_destroy(&settings, why) {
+                    return readiness;
+                }
             }
-            new.current.name = apply_name(&self.stack);
+            (Some(settings), Operation::Up | Operation::Refresh) => {
+                match self.gate(&settings, why, &mut new) {
+                    Ok(hash) => new.plan = Some(hash),
+                    Err(readiness) => return readiness,
+                }
+                new.current.name = apply_name(&self.stack);
+            }
         }
         let last = self.stack.status.last_update.as_ref();
         self.stack.status.current_update = Some(new.current.clone());

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    Effect, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Readiness, RunState, Snapshot, SourceState,
-    Stack, StackReason, StackStatus, TreeState,
+    Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Readiness, RunState, Snapshot,
+    SourceState, Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -149,7 +149,10 @@ fn check_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, check:
 fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Timestamp, check: &mut impl FnMut(bool, &str)) {
     let stack = &snapshot.stack;
     if let Some(run) = run.filter(|run| run.operation != Operation::Preview) {
-        let is_guarded = stack.approval.is_some() || stack.status.plan.guarded && snapshot.guard != Guard::Intact;
+        let is_governed = snapshot.governance.governs(stack.status.plan.governed);
+        let is_guarded = stack.approval.is_some() || is_governed || stack.status.plan.guarded && snapshot.guard != Guard::Intact;
+        let is_read = matches!(snapshot.governance, Governance::Known { .. });
+        check(!is_governed || is_read || stack.deleting, "13: a run starts before the rules of the cluster are read");
         let after = Stack { status: plan.status.clone(), ..stack.clone() };
         check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
@@ -177,7 +180,12 @@ fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate) -> bool {
         let proposal = stack.status.plan.proposal.clone()?;
         Some((proposal.offered, proposal.plan.filter(|plan| run.plan.as_ref() == Some(&plan.hash))?))
     };
-    let needs = |plan: &PlannedChanges| after.approval.as_ref().is_none_or(|settings| settings.policy.needs_approval(plan));
+    if before.deleting {
+        return before.status.plan.destroy_offered;
+    }
+    let settings = after.approval.as_ref().unwrap_or(&after.answers);
+    let is_demanded = after.status.plan.proposal.as_ref().is_some_and(|proposal| proposal.demanded.is_some());
+    let needs = |plan: &PlannedChanges| is_demanded || settings.policy.needs_approval(plan);
     !proposal(after).is_some_and(|(_, plan)| needs(&plan)) || proposal(before).is_some_and(|(offered, _)| offered)
 }
 

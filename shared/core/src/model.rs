@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalSettings, Drift, DriftSettings, Guard, PlanHash, PlannedChanges, Readiness, StackStatus, Ttl, Window,
+    ApprovalSettings, Drift, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, StackStatus, Ttl, Window,
     run::UpdateFacts,
 };
 
@@ -32,6 +32,10 @@ pub struct Snapshot {
     pub proposal: RunState,
     /// Whether the cluster enforces who may approve.
     pub guard: Guard,
+    /// What the cluster demands of the Stack's plans. It is read where a run may start.
+    pub governance: Governance,
+    /// The record of the plan that waits, of which the status has a part.
+    pub planned: Option<PlannedChanges>,
     /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
     /// matter.
     pub inputs: Option<Inputs>,
@@ -76,8 +80,10 @@ pub struct Stack {
     pub window: Option<Window>,
     /// The settings of its drift checks; `None` without checks.
     pub drift: Option<DriftSettings>,
-    /// Its changes need an approval; `None` if it is not guarded.
+    /// Its changes need an approval; `None` if it does not ask for that.
     pub approval: Option<ApprovalSettings>,
+    /// The settings of its plans if only the cluster asks for them.
+    pub answers: ApprovalSettings,
     /// `spec`
     pub spec: StackSpec,
     /// `status`, as read.

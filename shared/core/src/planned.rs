@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Operation,
-    bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
+    bound::{self, MAX_PATH_BYTES, MAX_URN_BYTES},
 };
 
 /// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show [`PlanHash::short`].
@@ -195,6 +195,9 @@ pub struct PlanParts {
 pub struct PlannedChange {
     /// Its URN.
     pub urn: String,
+    /// Its type. Empty in a plan of an older release. The URN does not say it: type and name may contain what separates them.
+    #[serde(default, rename = "type", skip_serializing_if = "String::is_empty")]
+    pub resource_type: String,
     /// How it changes.
     pub kind: ChangeKind,
     /// The paths of the first properties that change, such as `tags.owner`, or the names of options.
@@ -216,12 +219,14 @@ pub struct PlannedLeaf {
 }
 
 impl PlannedChanges {
-    /// The maximum number of changes in the list.
-    pub const MAX_CHANGES: usize = 100;
+    /// The maximum number of changes in the list. The rules of a cluster see no more.
+    pub const MAX_CHANGES: usize = 1000;
     /// The maximum number of inputs in each of the other lists.
     pub const MAX_LEAVES: usize = 50;
     /// The maximum number of paths in each list of a change.
-    pub const MAX_PATHS: usize = 20;
+    pub const MAX_PATHS: usize = 100;
+    /// The maximum size of all lists together, in bytes of JSON.
+    const MAX_BYTES: usize = 240 << 10;
 
     /// Returns whether the plan changes neither a resource nor the state of one.
     #[must_use]
@@ -235,17 +240,18 @@ impl PlannedChanges {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Returns as much as a status may hold: less than 72 KiB of JSON.
+    /// Returns as much as is kept of a plan: less than 256 KiB of JSON.
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bytes = 0;
         let paths = |paths: &[String]| bound::paths(paths, Self::MAX_PATHS);
         let mut fits = |json: serde_json::Result<String>| {
-            bytes += json.map_or(MAX_BYTES, |json| json.len()) + 1;
-            bytes <= MAX_BYTES
+            bytes += json.map_or(Self::MAX_BYTES, |json| json.len()) + 1;
+            bytes <= Self::MAX_BYTES
         };
         let changes = self.changes.first.into_iter().take(Self::MAX_CHANGES).map(|change| PlannedChange {
             urn: bound::line(&change.urn, MAX_URN_BYTES),
+            resource_type: bound::line(&change.resource_type, MAX_URN_BYTES),
             kind: change.kind,
             paths: paths(&change.paths),
             replaced_by: paths(&change.replaced_by),
@@ -284,9 +290,10 @@ mod tests {
     fn plan(changes: usize, text: &str) -> PlannedChanges {
         let change = PlannedChange {
             urn: text.into(),
+            resource_type: text.into(),
             kind: ChangeKind::Update,
-            paths: vec![text.into(); 30],
-            replaced_by: vec![text.into(); 30],
+            paths: vec![text.into(); 130],
+            replaced_by: vec![text.into(); 130],
         };
         let leaf = PlannedLeaf { urn: text.into(), path: text.into() };
         let leaves = Listed { count: 300, first: vec![leaf; 300] };
@@ -342,11 +349,11 @@ mod tests {
             (&bounded.changes.first[0].urn, bounded.changes.first.len(), &bounded.parts),
             (&few.changes.first[0].urn, 3, &few.parts)
         );
-        assert_eq!((bounded.changes.first[0].paths.len(), bounded.unknown.first.len(), bounded.unknown.count), (20, 50, 300));
+        assert_eq!((bounded.changes.first[0].paths.len(), bounded.unknown.first.len(), bounded.unknown.count), (100, 50, 300));
         for text in ["é".repeat(4000), "\n".repeat(4000), "x".into()] {
-            let bounded = plan(300, &text).bounded();
+            let bounded = plan(3000, &text).bounded();
             let bytes = serde_json::to_string(&bounded).unwrap().len();
-            assert!(bytes < 72 << 10 && !bounded.changes.first.is_empty() && bounded.changes.count == 300, "{bytes}");
+            assert!(bytes < 256 << 10 && !bounded.changes.first.is_empty() && bounded.changes.count == 3000, "{bytes}");
             assert_eq!(bounded.clone().bounded(), bounded);
         }
         assert!(!few.is_empty() && PlannedChanges { counts: [(ChangeKind::Update, 0)].into(), ..few }.is_empty());

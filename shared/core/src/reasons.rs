@@ -64,6 +64,8 @@ reasons! {
              message; a change of the Stack retries it.";
         PlanRejected: "The plan of the changes was rejected.", "Push a change, or request a reconciliation.";
         PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";
+        PolicyUnknown: "The plan policies of the cluster cannot be read, so no plan is applied.", "Do what the message says; the Stack continues by itself.";
+        PolicyViolation: "A plan policy of the cluster denies the plan, so it is not applied.", "Push another change, or have the policy changed (docs/policies.md).";
         PrerequisiteNotSatisfied: "A Stack in `spec.prerequisites` has not succeeded, or its last success is too old.", "See the named Stack; this one continues by itself.";
         PreviewFailed: "A preview failed, and is retried.", "Correct what the message says.";
         PulumiVersionTooLow: "The image's Pulumi is older than the Stack's fields need.", "Use the image that the message asks for, in `workspaceTemplate.spec.image`.";
@@ -104,6 +106,8 @@ reasons! {
         PlanProposed: "A plan of the changes waits for an approval.", "Approve or reject it (docs/approval.md).";
         PlanStale: "The run would do something else than what was approved, so it did nothing.", "Approve the new plan.";
         PlatformFailure: "AWS did not start or ended a task before Pulumi was done.", "Usually nothing; the run is retried.";
+        PolicyViolation: "A plan policy of the cluster denies the plan, so it is not applied.", "Push another change, or have the policy changed (docs/policies.md).";
+        PolicyWarning: "A plan policy of the cluster warns about the plan.", "Read the plan before you approve it.";
         PodFieldsIgnored: "The template has fields that only matter to a pod.", "Nothing, or remove them.";
         ResourceFailed: "A resource failed in a run.", "Correct what the note says.";
         RevisionSkipped: "A revision changes none of the paths that the Stack depends on: no run.", "Nothing.";

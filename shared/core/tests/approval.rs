@@ -36,8 +36,13 @@ fn has_event(plan: &Plan, wanted: EventReason) -> bool {
 fn three_created() -> PlannedChanges {
     let mut plan = changes(hash_of('a'), &[(ChangeKind::Create, 3), (ChangeKind::Replace, 1)]);
     let urn = "urn:pulumi:dev::shop::my:Net$aws:rds/instance:Instance::db".into();
-    plan.changes.first =
-        vec![PlannedChange { urn, kind: ChangeKind::Replace, paths: vec!["engine".into()], replaced_by: vec!["engine".into()] }];
+    plan.changes.first = vec![PlannedChange {
+        urn,
+        resource_type: "aws:rds/instance:Instance".into(),
+        kind: ChangeKind::Replace,
+        paths: vec!["engine".into()],
+        replaced_by: vec!["engine".into()],
+    }];
     plan.unknown.count = 2;
     plan
 }
@@ -294,13 +299,26 @@ fn failed_preview_is_retried_and_then_given_up() {
 }
 
 #[test]
-fn guarded_stack_is_not_destroyed() {
+fn destroy_of_a_guarded_stack_needs_an_approval() {
     let mut stack = guarded();
     stack.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 60));
     (stack.deleting, stack.spec.destroy_on_finalize) = (true, true);
+    // An approval that was there before the deletion was shown counts for nothing.
+    settings(&mut stack).destroy = true;
+    let early = plan_of(&snapshot(stack.clone()));
+    assert!(created(&early).is_none() && condition(&early).contains("the approval was there before the deletion"));
+    assert!(!stack.permits(None, now()));
+    settings(&mut stack).destroy = false;
     let plan = plan_of(&snapshot(stack.clone()));
     assert!(created(&plan).is_none() && !plan.effects.contains(&Effect::RemoveFinalizer));
     assert!(condition(&plan).starts_with("Reconciling/ApprovalRequired: the Stack requires approvals"), "{}", condition(&plan));
+    let mut offered = Stack { status: plan.status, ..stack.clone() };
+    settings(&mut offered).destroy = true;
+    let broken = Snapshot { guard: Guard::Broken("it is missing".into()), ..snapshot(offered.clone()) };
+    assert!(condition(&plan_of(&broken)).starts_with("Reconciling/ApprovalUnguarded"));
+    assert_eq!(created(&plan_of(&snapshot(offered.clone()))).unwrap().operation, Operation::Destroy);
+    assert!(offered.permits(None, now()) && !offered.permits(Some(&hash_of('a')), now()));
+    // Or a user with the verb removes the annotation.
     stack.approval = None;
     assert_eq!(created(&plan_of(&snapshot(stack))).unwrap().operation, Operation::Destroy);
 }

@@ -108,10 +108,10 @@ prop_compose! {
 
 prop_compose! {
     fn approval_settings()(
-        unless in any::<bool>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
+        (unless, destroy) in any::<(bool, bool)>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
     ) -> ApprovalSettings {
         let policy = if unless { ApprovalPolicy::Unless([ChangeKind::Delete].into()) } else { ApprovalPolicy::Required };
-        ApprovalSettings { policy, approved, approved_by: Some("ann".into()), rejected, ..ApprovalSettings::default() }
+        ApprovalSettings { policy, approved, destroy, approved_by: Some("ann".into()), rejected, ..ApprovalSettings::default() }
     }
 }
 
@@ -119,19 +119,19 @@ prop_compose! {
     fn a_proposal()(
         state in prop::sample::select(&PlanState::ALL[..]), plan in option::weighted(0.9, a_changes()), commit in commit(),
         (generation, reconcile_request, refresh) in (1_i64..4, request(), any::<bool>()), expires in option::of(time()), failures in 0_i64..5,
-        offered in any::<bool>(),
+        (offered, demanded) in (any::<bool>(), option::weighted(0.2, Just("a rule".to_owned()))),
     ) -> Proposal {
         let wish = Wish { commit, generation, reconcile_request, refresh };
-        Proposal { state, plan, wish, update: "plan-1".into(), offered, by: None, expires, note: String::new(), failures }
+        Proposal { state, plan, wish, update: "plan-1".into(), offered, demanded, by: None, expires, note: String::new(), failures }
     }
 }
 
 prop_compose! {
     fn plan_status()(
-        guarded in any::<bool>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
+        (guarded, governed, destroy_offered) in any::<(bool, bool, bool)>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
         proposal in option::weighted(0.8, a_proposal()), spent in option::weighted(0.3, a_hash()),
     ) -> PlanStatus {
-        PlanStatus { guarded, current, last, proposal, spent }
+        PlanStatus { guarded, governed, destroy_offered, current, last, proposal, spent }
     }
 }
 
@@ -149,6 +149,22 @@ fn a_proposal_state() -> impl Strategy<Value = RunState> {
 
 fn a_guard() -> impl Strategy<Value = Guard> {
     prop_oneof![2 => Just(Guard::Intact), 1 => Just(Guard::Broken("the policy is missing".into()))]
+}
+
+/// Rules that demand an approval of what creates, and deny what deletes.
+fn a_governance() -> BoxedStrategy<Governance> {
+    let rule = |expression: &str, action| PlanRule {
+        name: "rule".into(),
+        expression: expression.into(),
+        action,
+        message: String::new(),
+    };
+    let rules = vec![rule("counts.delete > 0", RuleAction::Deny), rule("counts.create > 0", RuleAction::RequireApproval)];
+    let policy = PlanPolicy { name: "policy".into(), rules: Ok(rules) };
+    let floor = option::weighted(0.2, prop_oneof![Just(ApprovalPolicy::Required), Just(ApprovalPolicy::none())]);
+    let known = (floor, any::<bool>())
+        .prop_map(move |(floor, has)| Governance::Known { floor, policies: has.then(|| policy.clone()).into_iter().collect() });
+    prop_oneof![4 => known, 1 => Just(Governance::Unread), 1 => Just(Governance::Unreadable("forbidden".into()))].boxed()
 }
 
 fn a_check_state() -> impl Strategy<Value = RunState> {
@@ -258,9 +274,12 @@ prop_compose! {
             option::weighted(0.3, (time(), any::<bool>())),
             option::of((time(), any::<bool>())),
         ),
-        (approval, plan_status, proposal, guard) in (option::of(approval_settings()), plan_status(), a_proposal_state(), a_guard()),
+        (approval, plan_status, proposal, guard) in
+            (option::of(approval_settings()).boxed(), plan_status().boxed(), a_proposal_state().boxed(), a_guard()),
+        (answers, governance, planned) in (approval_settings().boxed(), a_governance(), option::weighted(0.9, a_changes()).boxed()),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, approval, ..stack() };
+        stack.answers = ApprovalSettings { policy: ApprovalPolicy::none(), ..answers };
         let proposal = if plan_status.current.is_some() { proposal } else { RunState::None };
         stack.status.plan = plan_status;
         stack.window = window.map(support::window);
@@ -281,7 +300,7 @@ prop_compose! {
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
         let inputs = inputs.map(|(changed, read)| Inputs { changed, read, waits_for: None });
-        Snapshot { stack, source, tree, run, check, proposal, guard, prerequisites, requires, inputs }
+        Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, inputs }
     }
 }
 
@@ -297,8 +316,11 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
         inputs.changed = false;
     }
-    if let Some(settings) = next.stack.approval.as_mut().filter(|_| plan.effects.contains(&Effect::SpendApproval)) {
-        settings.approved = None;
+    if plan.effects.contains(&Effect::SpendApproval) {
+        next.stack.answers.approved = None;
+        if let Some(settings) = &mut next.stack.approval {
+            settings.approved = None;
+        }
     }
     next.run = match (created(plan), &snapshot.run) {
         (Some(new), _) => RunState::Live(
@@ -414,6 +436,7 @@ fn a_plan_that_waits() -> Proposal {
         wish: Wish::default(),
         update: "plan-1".into(),
         offered: false,
+        demanded: None,
         by: None,
         expires: None,
         note: String::new(),
@@ -422,7 +445,7 @@ fn a_plan_that_waits() -> Proposal {
 }
 
 /// The rules about approvals.
-fn breaks_of_approvals() -> [(&'static str, Break); 10] {
+fn breaks_of_approvals() -> [(&'static str, Break); 11] {
     [
         ("1: two proposals at once", |_, plan| plan.effects.extend([propose(), propose()])),
         ("1: the status does not name the new proposal", |_, plan| plan.effects.push(propose())),
@@ -446,6 +469,9 @@ fn breaks_of_approvals() -> [(&'static str, Break); 10] {
             (snapshot.stack.status.plan.proposal, plan.status.plan.proposal) = (Some(proposal.clone()), Some(proposal));
             let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
             update.plan = Some(hash);
+        }),
+        ("13: a run starts before the rules of the cluster are read", |snapshot, _| {
+            snapshot.governance = Governance::Unreadable("forbidden".into());
         }),
         ("13: an approval is used twice", |_, plan| {
             plan.status.plan.spent = Some(support::hash_of('a'));

@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResultLayer};
 
 use crate::{
-    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, Object, Page, Result, Selector, WATCH,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, MAX_OF_CLUSTER, Object, Page, Result, Selector, WATCH,
     failure::{Timeout, failed_write, failure, timeout},
     metadata_patch,
 };
@@ -270,6 +270,28 @@ impl Cluster for Client {
             }
         })
         .await
+    }
+
+    async fn of_cluster(&self, api_version: &str, plural: &str) -> Result<Vec<DynamicObject>> {
+        let call = || format!("list {plural}.{api_version}");
+        let list = Request::new(format!("/apis/{api_version}/{plural}"));
+        let params = ListParams { limit: u32::try_from(MAX_OF_CLUSTER).ok(), ..ListParams::default() };
+        let text = match self.again(async || Ok(self.text(&list, &params).await)).await? {
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            text => text.map_err(|error| failure(call(), error))?,
+        };
+        let too_many =
+            || Error::Permanent { call: call(), message: format!("more than {MAX_OF_CLUSTER} objects, or too large ones") };
+        let unreadable = |error: serde_json::Error| Error::Permanent {
+            call: call(),
+            message: format!("{:?} error in the answer", error.classify()),
+        };
+        let text = text.ok_or_else(too_many)?;
+        let List { metadata, items } = serde_json::from_slice(&text).map_err(unreadable)?;
+        if metadata.continue_.is_some_and(|token| !token.is_empty()) {
+            return Err(too_many());
+        }
+        items.into_iter().map(|item| serde_json::from_str(item.get()).map_err(unreadable)).collect()
     }
 
     async fn page<K: Object>(&self, namespace: Option<&str>, selector: Selector<'_>, from: Option<&str>) -> Result<Page<K>> {

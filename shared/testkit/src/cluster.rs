@@ -298,6 +298,19 @@ impl Cluster for World {
         self.kubernetes("get", key, get).await
     }
 
+    /// The plural is taken for the lower-case kind with an ending.
+    async fn of_cluster(&self, api_version: &str, plural: &str) -> Result<Vec<DynamicObject>> {
+        let key = ObjectKey { api_version: api_version.to_owned(), kind: plural.to_owned(), ..namespace_key("") };
+        let stem = plural.trim_end_matches("ies");
+        let list = |state: &mut State| {
+            let of_kind = |(key, _): &(&ObjectKey, &Value)| {
+                key.api_version == api_version && key.kind.to_lowercase().trim_end_matches('y') == stem
+            };
+            state.cluster.iter().filter(of_kind).map(|(_, object)| read(object)).collect()
+        };
+        self.kubernetes("list", &key, list).await
+    }
+
     /// Each page is from the present list, as with a token that expired.
     async fn page<K: Object>(&self, namespace: Option<&str>, selector: Selector<'_>, from: Option<&str>) -> Result<Page<K>> {
         let (begin_namespace, begin_name) = from.and_then(|from| from.split_once('/')).unwrap_or_default();

@@ -16,15 +16,18 @@ use serde_json::{Value, json};
 
 use crate::world::{alone, shared};
 
-fn plan(stack: &Stack) -> StackPlan {
+/// The plan in the status of a Stack.
+pub fn plan(stack: &Stack) -> StackPlan {
     stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.clone()).unwrap_or_default()
 }
 
-fn is_reason(stack: &Stack, reason: &str) -> bool {
+/// Returns whether the condition of a Stack has that reason.
+pub fn is_reason(stack: &Stack, reason: &str) -> bool {
     condition(stack).is_some_and(|(_, found, _)| found == reason)
 }
 
-async fn annotate(client: &Client, team: &Namespace<'_>, annotations: Value) -> kube::Result<Stack> {
+/// Annotates the Stack `app`.
+pub async fn annotate(client: &Client, team: &Namespace<'_>, annotations: Value) -> kube::Result<Stack> {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
     Api::namespaced(client.clone(), &team.name).patch("app", &PatchParams::default(), &patch).await
 }
@@ -40,7 +43,7 @@ async fn user(client: &Client) -> Result<String> {
 }
 
 /// Waits for a plan that waits for its approval, other than `before`.
-async fn proposed(team: &Namespace<'_>, before: &str) -> Result<StackPlan> {
+pub async fn proposed(team: &Namespace<'_>, before: &str) -> Result<StackPlan> {
     let wanted = |stack: &Stack| {
         let plan = plan(stack);
         is_reason(stack, "ApprovalRequired") && plan.hash.as_deref().is_some_and(|hash| hash != before)
@@ -48,7 +51,8 @@ async fn proposed(team: &Namespace<'_>, before: &str) -> Result<StackPlan> {
     Ok(plan(&team.wait("app", "to have a plan", wanted).await?))
 }
 
-async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
+/// Approves a plan of the Stack `app`, or its destroy.
+pub async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
     let user = user(&team.world.client).await?;
     annotate(&team.world.client, team, json!({ names::APPROVE: hash, names::APPROVED_BY: user })).await?;
     Ok(())
@@ -65,11 +69,13 @@ async fn emptied(team: &Namespace<'_>) -> Result<()> {
     .await
 }
 
-fn content(path: &str) -> Option<String> {
+/// The content of a file, if it exists.
+pub fn content(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-fn ups(updates: &[Update]) -> usize {
+/// The number of Updates that change something.
+pub fn ups(updates: &[Update]) -> usize {
     updates.iter().filter(|update| update.spec.operation.as_deref() == Some("up")).count()
 }
 

@@ -33,6 +33,7 @@ mod notifications;
 mod outputs;
 mod pko;
 mod platform;
+mod policies;
 mod programs;
 mod prove;
 mod readiness;

@@ -113,3 +113,40 @@ fn update_by_hand_of_a_guarded_pulumi_stack_waits() {
         }
     }
 }
+
+#[test]
+fn update_by_hand_waits_where_the_cluster_asks_for_plans() {
+    let policy = |env: &str| {
+        json!({
+            "apiVersion": "driftless.dev/v1alpha1", "kind": "PlanPolicy", "metadata": { "name": "prod" },
+            "spec": { "namespaceSelector": { "matchLabels": { "env": env } } },
+        })
+    };
+    let namespace = |annotations: &Value| {
+        let metadata = json!({ "name": "n", "labels": { "env": "prod" }, "annotations": annotations });
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata })
+    };
+    for (object, annotations, operation, words) in [
+        (policy("prod"), json!({}), "up", "PlanPolicy \"prod\" asks for a plan"),
+        (policy("test"), json!({}), "up", ""),
+        (policy("prod"), json!({}), "preview", ""),
+        (
+            policy("test"),
+            json!({ names::APPROVAL: "required" }),
+            "destroy",
+            "annotation driftless.dev/approval of Namespace \"n\" asks",
+        ),
+    ] {
+        let world = quiet();
+        workspace(&world, &project());
+        world.insert(object);
+        world.insert(namespace(&annotations));
+        by_hand(&world, "u", &json!({ "type": operation, "stackName": "dev" }));
+        looked(&world, &hint("u"));
+        assert_eq!(world.live_tasks().is_empty(), !words.is_empty(), "{operation} {annotations}");
+        if !words.is_empty() {
+            let (reason, message) = waits(&world, "u");
+            assert!(reason == "ApprovalRequired" && message.contains(words), "{reason}: {message}");
+        }
+    }
+}

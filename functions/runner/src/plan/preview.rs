@@ -126,6 +126,7 @@ impl Preview {
         };
         let first = changes.iter().take(PlannedChanges::MAX_CHANGES).map(|(kind, urn, resource)| PlannedChange {
             urn: mask.apply(urn),
+            resource_type: mask.apply(resource.resource_type()),
             kind: *kind,
             paths: masked(resource.paths(*kind)),
             replaced_by: masked(resource.replaced_by()),

@@ -217,6 +217,11 @@ impl Resource {
         of_steps.or(options).or(drift).or(outputs)
     }
 
+    /// Its type.
+    pub(super) fn resource_type(&self) -> &str {
+        &self.kind
+    }
+
     /// The paths of the properties, or the names of the options or outputs, that change so.
     pub(super) fn paths(&self, kind: ChangeKind) -> &BTreeSet<String> {
         match kind {

@@ -10,7 +10,9 @@ use driftless_api::{
     facts::{Compared, Facts, Fetch, Found, snapshot},
 };
 use driftless_cli::cluster::Cluster;
-use driftless_core::{Guard, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
+use driftless_core::{
+    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState,
+};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt as _, core::ObjectMeta};
 use serde::de::DeserializeOwned;
@@ -114,6 +116,14 @@ impl Facts for Team {
 
     async fn guard(&self) -> Result<Guard, Infallible> {
         Ok(Guard::Intact)
+    }
+
+    async fn governance(&self, _: &str) -> Result<Governance, Infallible> {
+        Ok(Governance::Unread)
+    }
+
+    async fn planned(&self, _: &CoreStack, _: &PlanHash) -> Result<Option<PlannedChanges>, Infallible> {
+        Ok(None)
     }
 
     async fn inputs(&self, _: &CoreStack) -> Result<Option<Compared>, Infallible> {

@@ -25,6 +25,7 @@ impl From<&Stack> for core::Stack {
             drift: drift(stack).unwrap_or_default(),
             // A Stack with an invalid annotation is refused, and it stays guarded.
             approval: approval(stack).unwrap_or_else(|_| Some(core::ApprovalSettings::default())),
+            answers: answers(stack).unwrap_or_default(),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
@@ -105,7 +106,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
         .or_else(|| ttl(stack).err())
         .or_else(|| approval(stack).err());
     if spec.refused.is_none() && stack.is_guarded() {
-        spec.refused = super::run::unplannable(stack);
+        spec.refused = answers(stack).err().or_else(|| super::run::unplannable(stack));
     }
     spec
 }
@@ -142,30 +143,36 @@ fn applied_by(stack: &Stack) -> Option<String> {
     by_flux.or_else(|| Some(format!("Application of Argo CD {:?}", stack.annotations().get("argocd.argoproj.io/tracking-id")?)))
 }
 
-/// The settings of approvals. They are annotations, because a change of the spec would start a run.
+/// The approvals that it asks for. They are annotations, because a change of the spec would start a run.
 fn approval(stack: &Stack) -> Result<Option<core::ApprovalSettings>, String> {
-    let word = |name| stack.annotations().get(name).map(String::as_str);
-    let Some(policy) = word(names::APPROVAL) else { return Ok(None) };
+    let Some(policy) = stack.annotations().get(names::APPROVAL) else { return Ok(None) };
     let policy = core::ApprovalPolicy::parse(policy).map_err(|why| format!("annotation {} is {why}", names::APPROVAL))?;
+    Ok(Some(core::ApprovalSettings { policy, ..answers(stack)? }))
+}
+
+/// The settings of plans that only the cluster asks for.
+fn answers(stack: &Stack) -> Result<core::ApprovalSettings, String> {
+    let word = |name| stack.annotations().get(name).map(String::as_str).filter(|text| !text.is_empty());
     let hash = |name| {
-        let Some(text) = word(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        let Some(text) = word(name) else { return Ok(None) };
         let remedy = "write all 64 digits of status.driftless.plan.hash, or remove it";
         PlanHash::parse(text).map(Some).ok_or_else(|| format!("annotation {name} is {text:?}; {remedy}"))
     };
-    let default = core::ApprovalSettings::default();
-    let ttl = match word(names::PLAN_TTL) {
-        None => default.ttl,
+    let destroy = word(names::APPROVE) == Some(names::DESTROY);
+    let ttl = match stack.annotations().get(names::PLAN_TTL) {
+        None => core::ApprovalSettings::default().ttl,
         Some(text) => duration(text).filter(|ttl| ttl.as_secs() > 0).ok_or_else(|| {
             format!("annotation {} is {text:?}; write a duration of a second or more, such as 72h", names::PLAN_TTL)
         })?,
     };
-    Ok(Some(core::ApprovalSettings {
-        policy,
-        approved: hash(names::APPROVE)?,
+    Ok(core::ApprovalSettings {
+        policy: core::ApprovalPolicy::none(),
+        approved: if destroy { None } else { hash(names::APPROVE)? },
+        destroy,
         approved_by: word(names::APPROVED_BY).map(str::to_owned),
         rejected: hash(names::REJECT)?,
         ttl,
-    }))
+    })
 }
 
 fn half(set: &str, absent: &str) -> String {

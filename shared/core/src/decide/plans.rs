@@ -1,12 +1,15 @@
 //! The part of a decision that concerns the plans of a guarded Stack.
 
+use std::mem;
+
 use jiff::Timestamp;
 
 use super::{Reconciliation, launch};
 use crate::{
-    ApprovalSettings, CurrentUpdate, Effect, Guard, LastUpdateState, NewUpdate, Operation, PlanHash, PlanStatus, Proposal,
-    Readiness, RunState, SourceRef, Stack, Why, Wish,
+    ApprovalSettings, CurrentUpdate, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
+    PlanHash, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
+    governed::Ruling,
     observe, proposal_name, retry,
 };
 
@@ -76,21 +79,40 @@ impl Reconciliation<'_> {
         }
     }
 
-    /// The approved plan that a run of a guarded Stack applies; `Err` while there is none.
-    pub(super) fn gate(
-        &mut self,
-        settings: &ApprovalSettings,
-        operation: Operation,
-        why: &Why,
-        new: &mut NewUpdate,
-    ) -> Result<PlanHash, Readiness> {
-        if operation == Operation::Destroy {
+    /// Holds the destroy of a guarded Stack until it is approved.
+    pub(super) fn gate_destroy(&mut self, settings: &ApprovalSettings, why: &Why) -> Option<Readiness> {
+        if let Some(readiness) = approval::gate_destroy(&mut self.stack, settings, &self.snapshot.guard) {
             self.requeue_by(self.in_seconds(GUARD_SECONDS));
-            return Err(approval::held_destroy());
+            return Some(readiness);
+        }
+        let opens = self.stack.window.as_ref().and_then(|window| window.closed_until(self.now))?;
+        Some(self.outside_window(opens, why))
+    }
+
+    /// Publishes what the rules of the cluster say about a new plan.
+    fn publish_ruling(&mut self, ruling: &Ruling, commit: &str) {
+        if ![&self.snapshot.proposal, &self.snapshot.run].iter().any(|run| matches!(run, RunState::Ended(..))) {
+            return;
+        }
+        let (denied, warned) = ruling.news();
+        for (reason, note) in [(EventReason::PolicyViolation, denied), (EventReason::PolicyWarning, warned)] {
+            let revision = Some(commit.to_owned()).filter(|commit| !commit.is_empty());
+            let event = |note| Effect::Event { event_type: EventType::Warning, reason, note, revision };
+            self.effects.extend(note.map(event));
+        }
+    }
+
+    /// The approved plan that a run of a guarded Stack applies; `Err` while there is none.
+    pub(super) fn gate(&mut self, settings: &ApprovalSettings, why: &Why, new: &mut NewUpdate) -> Result<PlanHash, Readiness> {
+        if self.snapshot.governance == Governance::Unread && self.stack.status.plan.governed {
+            // The reconciler reads what the cluster demands before a run may start; the CLI cannot.
+            return Err(self.snapshot.stack.status.readiness.clone().unwrap_or_else(approval::planning));
         }
         let CurrentUpdate { generation, reconcile_request, commit, .. } = new.current.clone();
         let wish = Wish { commit, generation, reconcile_request, refresh: new.refresh };
-        match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, self.now) {
+        let ruling = Ruling::of(self.snapshot, &self.stack);
+        self.publish_ruling(&ruling, &wish.commit);
+        match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, &ruling, self.now) {
             Gate::Propose => {
                 new.current.name = proposal_name(&self.stack);
                 new.operation = Operation::Preview;
@@ -117,10 +139,18 @@ impl Reconciliation<'_> {
     }
 }
 
-/// The settings that a decision uses. The removal of the annotation counts only where the cluster enforces who may remove it.
-pub(super) fn guard(stack: &mut Stack, guard: &Guard) {
+/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them. The removal of the annotation
+/// counts only where the cluster enforces who may remove it.
+pub(super) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
     let plan = &mut stack.status.plan;
-    if stack.approval.is_none() && plan.guarded && *guard != Guard::Intact {
+    plan.governed = snapshot.governance.governs(plan.governed);
+    if stack.approval.is_none() && plan.governed {
+        stack.approval = Some(stack.answers.clone());
+    }
+    if let (Some(settings), Governance::Known { floor: Some(floor), .. }) = (&mut stack.approval, &snapshot.governance) {
+        settings.policy = mem::take(&mut settings.policy).and(floor);
+    }
+    if stack.approval.is_none() && plan.guarded && snapshot.guard != Guard::Intact {
         stack.approval = Some(ApprovalSettings::default());
     }
     plan.guarded = stack.approval.is_some();

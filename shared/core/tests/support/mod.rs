@@ -32,6 +32,7 @@ pub fn stack() -> Stack {
         window: None,
         drift: None,
         approval: None,
+        answers: ApprovalSettings { policy: ApprovalPolicy::none(), ..ApprovalSettings::default() },
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
             sources: vec![SourceRef::Flux {
@@ -72,6 +73,8 @@ pub fn snapshot(stack: Stack) -> Snapshot {
         check: RunState::None,
         proposal: RunState::None,
         guard: Guard::Intact,
+        governance: Governance::Known { floor: None, policies: Vec::new() },
+        planned: None,
         prerequisites: Vec::new(),
         requires: BTreeMap::new(),
         inputs: None,

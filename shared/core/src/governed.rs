@@ -1,0 +1,103 @@
+//! What the cluster demands of a plan: the rules of its policies, and the least that the Namespace asks for.
+
+use crate::{
+    Governance, Operation, PlanHash, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
+    policy::{Judgement, judge},
+};
+
+/// The rules that a message names.
+const NAMED: usize = 3;
+
+/// What the cluster says about a plan.
+pub(crate) enum Ruling {
+    /// The rules were applied.
+    Judged(Judgement),
+    /// They cannot be, for that reason.
+    Unknown(String),
+}
+
+impl Governance {
+    /// Returns whether a Stack's changes go through plans; `governed` is what counts if it was not read.
+    #[must_use]
+    pub fn governs(&self, governed: bool) -> bool {
+        match self {
+            Self::Unread => governed,
+            Self::Unreadable(_) => true,
+            Self::Known { floor, policies } => floor.is_some() || !policies.is_empty(),
+        }
+    }
+}
+
+impl Ruling {
+    /// Applies the rules to the pending plan of the Stack, of which its status has a part only.
+    pub(crate) fn of(snapshot: &Snapshot, stack: &Stack) -> Self {
+        let status = &stack.status.plan;
+        let (floor, policies) = match &snapshot.governance {
+            Governance::Unread => return Self::Judged(Judgement::default()),
+            Governance::Unreadable(why) => return Self::Unknown(why.clone()),
+            Governance::Known { floor, policies } => (floor, policies),
+        };
+        let pending = status.proposal.as_ref().filter(|proposal| proposal.state.is_pending());
+        let Some(plan) = pending.and_then(|proposal| proposal.plan.as_ref()) else { return Self::Judged(Judgement::default()) };
+        let mut judgement = match (policies.as_slice(), full(snapshot, &plan.hash)) {
+            ([], _) => Judgement::default(),
+            (_, Some(full)) => judge(policies, stack, full),
+            (_, None) => return Self::Unknown("the record of the plan is not stored yet".into()),
+        };
+        if floor.as_ref().is_some_and(|floor| floor.needs_approval(plan)) {
+            judgement.demands.push(format!("annotation driftless.dev/approval of Namespace {:?}", stack.namespace));
+        }
+        Self::Judged(judgement)
+    }
+
+    /// What demands an approval.
+    pub(crate) fn demanded(&self) -> Option<String> {
+        match self {
+            Self::Judged(Judgement { demands, .. }) if !demands.is_empty() => Some(first(demands)),
+            Self::Judged(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    /// What the proposal says beside its changes.
+    pub(crate) fn told(&self) -> String {
+        let Self::Judged(Judgement { warnings, .. }) = self else { return String::new() };
+        let warned = if warnings.is_empty() { String::new() } else { format!("; warning of {}", first(warnings)) };
+        self.demanded().map_or(warned.clone(), |demanded| format!("{warned}; approval required by {demanded}"))
+    }
+
+    /// The condition if the plan must not be applied.
+    pub(crate) fn refusal(&self, what: &str) -> Option<Readiness> {
+        match self {
+            Self::Judged(Judgement { denials, .. }) if denials.is_empty() => None,
+            Self::Judged(Judgement { denials, .. }) => {
+                let message = format!("{what}; denied by {}; push another change, or have the policy changed", first(denials));
+                Some(Readiness::stalled(StackReason::PolicyViolation, message))
+            }
+            Self::Unknown(why) => {
+                let message = format!("{what}; no plan is applied before the policies of the cluster are read: {why}");
+                Some(Readiness::Reconciling { reason: StackReason::PolicyUnknown, message })
+            }
+        }
+    }
+
+    /// The texts of an Event about a new plan: denials, and warnings.
+    pub(crate) fn news(&self) -> (Option<String>, Option<String>) {
+        let Self::Judged(Judgement { denials, warnings, .. }) = self else { return (None, None) };
+        let note = |texts: &[String]| (!texts.is_empty()).then(|| first(texts));
+        (note(denials), note(warnings))
+    }
+}
+
+/// All that is known of a plan: from the run that just made it, or from its record.
+fn full<'a>(snapshot: &'a Snapshot, hash: &PlanHash) -> Option<&'a PlannedChanges> {
+    let made = [&snapshot.proposal, &snapshot.run].into_iter().filter_map(|run| match run {
+        RunState::Ended(_, outcome) => outcome.plan.as_deref(),
+        RunState::None | RunState::Missing | RunState::Foreign | RunState::Live(..) => None,
+    });
+    made.chain(&snapshot.planned).find(|plan| plan.hash == *hash && plan.operation == Operation::Up)
+}
+
+fn first(texts: &[String]) -> String {
+    let more = if texts.len() > NAMED { format!("; and {} more", texts.len() - NAMED) } else { String::new() };
+    format!("{}{more}", texts.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; "))
+}

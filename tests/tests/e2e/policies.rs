@@ -1,0 +1,162 @@
+//! What a cluster demands of the plans of its Stacks: policies, and an annotation of a Namespace.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::{Stack, names};
+use driftless_tests::{
+    scenario::{Namespace, RUN, Source, condition, is_ready},
+    world::ready,
+};
+use kube::{Api, Client, api::DeleteParams};
+use serde_json::{Value, json};
+
+use crate::{
+    approval::{annotate, approve, content, is_reason, plan, proposed, ups},
+    world::shared,
+};
+
+/// A policy for one namespace.
+fn policy(name: &str, namespace: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: driftless.dev/v1alpha1\nkind: PlanPolicy\nmetadata: {{ name: {name} }}\nspec:\n  namespaceSelector:\n    \
+         matchLabels: {{ kubernetes.io/metadata.name: {namespace} }}\n  rules:\n{rules}"
+    )
+}
+
+const RULES: &str = r#"
+  - { name: no-deletes, action: Deny, expression: "changes.exists(c, c.kind == 'delete' && c.type.startsWith('world:'))", message: "ask the platform team" }
+  - { name: changes, action: RequireApproval, expression: "counts.update + counts.replace > 0" }
+  - { name: creates, action: Warn, expression: "stack.name == 'app' && changes.exists(c, c.kind == 'create')", message: "it is new" }
+"#;
+
+fn message(stack: &Stack) -> String {
+    condition(stack).map(|(_, _, message)| message).unwrap_or_default()
+}
+
+/// Changes an object as the administrator, or as another user.
+async fn patch(client: &Client, uri: &str, user: Option<&str>, patch: &Value) -> kube::Result<Value> {
+    let mut request = http::Request::patch(uri).header("content-type", "application/merge-patch+json");
+    if let Some(user) = user {
+        request = request.header("impersonate-user", user);
+    }
+    client.request(request.body(patch.to_string().into_bytes()).map_err(kube::Error::HttpError)?).await
+}
+
+/// The policy decides about each plan of a Stack that asks for no approvals itself.
+#[tokio::test]
+async fn plan_policy_warns_demands_an_approval_and_denies() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("policies").await?;
+    let file = team.file("app.txt")?;
+    team.apply(&policy("e2e-policies", &team.name, RULES)).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack_as("app", "dev", "{}", Source::Program("app"), "").await?;
+    let stack = team.wait("app", "to be Ready", is_ready).await?;
+    let first = plan(&stack);
+    ensure!(first.state.as_deref() == Some("Applied") && first.governed == Some(true), "{first:?}");
+    ensure!(first.approved_by.is_none() && content(&file).as_deref() == Some("one"), "{first:?}");
+    team.told("app", "PolicyWarning", &["PlanPolicy \"e2e-policies\", rule \"creates\": it is new"]).await?;
+
+    team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
+    let second = proposed(&team, first.hash.as_deref().unwrap_or_default()).await?;
+    let demanded = second.demanded_by.unwrap_or_default();
+    ensure!(demanded.starts_with("PlanPolicy \"e2e-policies\", rule \"changes\""), "{demanded}");
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+    let second = second.hash.context("a hash")?;
+    approve(&team, &second).await?;
+    team.wait("app", "to be Ready", |stack| is_ready(stack) && plan(stack).hash.as_ref() == Some(&second)).await?;
+    ensure!(content(&file).as_deref() == Some("two"), "{:?}", content(&file));
+
+    // The resource is gone from the program. No approval helps.
+    let other = team.program("other.txt", "one", "")?.replace("{ file: {", "{ other: {").replace("${file.", "${other.");
+    team.apply_program("app", &other).await?;
+    let denied = team.wait("app", "to be denied", |stack| is_reason(stack, "PolicyViolation")).await?;
+    let words = message(&denied);
+    ensure!(words.contains("denied by PlanPolicy \"e2e-policies\", rule \"no-deletes\": ask the platform team"), "{words}");
+    let third = plan(&denied).hash.context("a hash")?;
+    approve(&team, &third).await?;
+    let request = json!({ names::RECONCILIATION_REQUEST: "again" });
+    annotate(&world.client, &team, request).await?;
+    team.told("app", "PolicyViolation", &["rule \"no-deletes\""]).await?;
+    team.wait("app", "to be denied", |stack| is_reason(stack, "PolicyViolation")).await?;
+    ensure!(Path::new(&file).exists(), "it was deleted");
+
+    // A rule that does not compile denies, too; without a policy, the change is made.
+    let broken = "  - { name: broken, action: Warn, expression: \"changes.exists(\" }\n";
+    team.apply(&policy("e2e-policies", &team.name, broken)).await?;
+    annotate(&world.client, &team, json!({ names::RECONCILIATION_REQUEST: "broken" })).await?;
+    team.wait("app", "to be denied", |stack| message(stack).contains("rule \"broken\" cannot be evaluated")).await?;
+    ensure!(Path::new(&file).exists(), "it was deleted");
+    let uri = "/apis/driftless.dev/v1alpha1/planpolicies/e2e-policies";
+    let _: Value = world.client.request(http::Request::delete(uri).body(Vec::new())?).await?;
+    annotate(&world.client, &team, json!({ names::APPROVE: "", names::RECONCILIATION_REQUEST: "free" })).await?;
+    team.wait("app", "to be Ready", |stack| is_ready(stack) && plan(stack).guarded.is_none()).await?;
+    ensure!(!Path::new(&file).exists(), "it was not deleted");
+    Ok(())
+}
+
+/// All Stacks of a namespace need approvals, and only a user with the verb changes that.
+#[tokio::test]
+async fn namespace_requires_approvals_of_all_its_stacks() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("floor").await?;
+    let file = team.file("app.txt")?;
+    let uri = format!("/api/v1/namespaces/{}", team.name);
+    let floor = |value: Value| json!({ "metadata": { "annotations": { names::APPROVAL: value } } });
+    patch(&world.client, &uri, None, &floor(json!("required"))).await?;
+    team.apply(&editor(&team)).await?;
+    let user = "e2e-namespace-editor";
+    ready::until("the user may edit the Namespace", RUN, async || {
+        patch(&world.client, &uri, Some(user), &json!({ "metadata": { "labels": { "edited": "true" } } })).await?;
+        Ok(())
+    })
+    .await?;
+    for value in [json!(null), json!("unless delete")] {
+        let loosened = patch(&world.client, &uri, Some(user), &floor(value)).await;
+        ensure!(matches!(&loosened, Err(kube::Error::Api(status)) if status.code == 403), "{loosened:?}");
+    }
+
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let more = "  destroyOnFinalize: true\n";
+    // The Stack's own policy is weaker, and does not count.
+    let annotations = format!("{{ {}: 'unless delete' }}", names::APPROVAL);
+    team.apply_stack_as("app", "dev", &annotations, Source::Program("app"), more).await?;
+    let first = proposed(&team, "").await?;
+    let demanded = first.demanded_by.unwrap_or_default();
+    ensure!(demanded == format!("annotation driftless.dev/approval of Namespace {:?}", team.name), "{demanded}");
+    ensure!(content(&file).is_none() && ups(&team.updates("app").await?) == 0, "nothing is changed");
+    approve(&team, &first.hash.context("a hash")?).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
+
+    // The removal of its annotation changes nothing. The destroy is approved by its own.
+    annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
+    let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
+    stacks.delete("app", &DeleteParams::default()).await?;
+    team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
+    approve(&team, names::DESTROY).await?;
+    ready::until("the Stack is gone", RUN, async || {
+        if let Some(stack) = stacks.get_opt("app").await? {
+            bail!("{:#?}", stack.status);
+        }
+        Ok(())
+    })
+    .await?;
+    ensure!(!Path::new(&file).exists(), "it was not destroyed");
+    Ok(())
+}
+
+/// A user who may edit the Namespace, and nothing else.
+fn editor(team: &Namespace<'_>) -> String {
+    let name = format!("e2e:{}", team.name);
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{ name: {name:?} }}\nrules:\n- apiGroups: ['']\n  \
+         resources: [namespaces]\n  resourceNames: [{}]\n  verbs: [get, patch]\n---\napiVersion: \
+         rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {{ name: {name:?} }}\nroleRef: {{ apiGroup: \
+         rbac.authorization.k8s.io, kind: ClusterRole, name: {name:?} }}\nsubjects:\n- {{ apiGroup: rbac.authorization.k8s.io, kind: \
+         User, name: e2e-namespace-editor }}\n",
+        team.name
+    )
+}
