@@ -1,10 +1,7 @@
 //! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole policy: when a plan is made,
 //! what it waits for, and which run may apply it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-};
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,6 +9,7 @@ use crate::{
     ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Run, RunOutcome, Stack,
     StackReason, StackSpec,
     governed::Ruling,
+    plan_summary::summary,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
 };
 
@@ -19,8 +17,6 @@ use crate::{
 const TOLD: usize = 20;
 /// The paths in each list of a change there.
 const TOLD_PATHS: usize = 20;
-/// The changes that a message names.
-const NAMED: usize = 3;
 /// A plan that is not approved within this time expires, unless the Stack sets another time.
 const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
 /// The remedy for a cluster without the policy.
@@ -544,64 +540,4 @@ fn difference(approved: &PlannedChanges, found: &PlannedChanges) -> String {
         (old.version != new.version, "another release of Driftless compared them"),
     ];
     parts.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
-}
-
-/// The counts of a plan, the first resources that it replaces or deletes, and the beginning of its hash:
-/// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
-#[must_use]
-pub fn summary(plan: &PlannedChanges) -> String {
-    let count = |kind| plan.count(kind);
-    let mut text = format!(
-        "+{} ~{} -{} ±{}",
-        count(ChangeKind::Create),
-        count(ChangeKind::Update),
-        count(ChangeKind::Delete),
-        count(ChangeKind::Replace)
-    );
-    let others: BTreeMap<_, _> = [
-        (ChangeKind::Forget, "forgotten"),
-        (ChangeKind::Import, "imported"),
-        (ChangeKind::Options, "with other options"),
-        (ChangeKind::Refresh, "refreshed"),
-        (ChangeKind::Outputs, "with other outputs"),
-    ]
-    .into();
-    for (kind, word) in others {
-        if count(kind) > 0 {
-            let _ = write!(text, ", {} {word}", count(kind));
-        }
-    }
-    let verb = |kind| match kind {
-        ChangeKind::Replace => Some("replaces"),
-        ChangeKind::Delete => Some("deletes"),
-        ChangeKind::Forget => Some("forgets"),
-        _ => None,
-    };
-    let lost: Vec<_> = plan
-        .changes
-        .first
-        .iter()
-        .filter_map(|change| Some(format!("{} {}", verb(change.kind)?, resource(&change.urn))))
-        .collect();
-    if !lost.is_empty() {
-        let more = if lost.len() > NAMED { ", and more" } else { "" };
-        let _ = write!(text, " ({}{more})", lost.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
-    }
-    let _ = write!(text, "; plan {}", plan.hash.short());
-    let leaves = |count: u32, what: &str| match count {
-        0 => String::new(),
-        1 => format!("; 1 value is {what}"),
-        count => format!("; {count} values are {what}"),
-    };
-    text + &leaves(plan.unknown.count, "known only when it is applied")
-        + &leaves(plan.unstable.count, "different in each preview and not compared")
-}
-
-/// Type and name of a resource, from its URN.
-fn resource(urn: &str) -> String {
-    let mut parts = urn.rsplit("::");
-    match (parts.next(), parts.next()) {
-        (Some(name), Some(types)) => format!("{} {name}", types.rsplit('$').next().unwrap_or(types)),
-        _ => urn.to_owned(),
-    }
 }

@@ -26,6 +26,7 @@ mod outputs;
 mod overdue;
 mod paths;
 mod plan;
+mod plan_summary;
 mod planned;
 mod policy;
 mod prerequisites;
@@ -47,7 +48,7 @@ mod window;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
-pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish, summary};
+pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
@@ -61,6 +62,7 @@ pub use outputs::{ExistingOutputs, Output, OutputData, OutputKind, OutputStep, o
 pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
+pub use plan_summary::summary;
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};

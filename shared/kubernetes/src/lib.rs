@@ -169,8 +169,8 @@ pub trait Cluster {
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
     /// An object of a kind that is known only at run time; one without a namespace is of the cluster. [`Error::Permanent`] for a kind that is not served or cannot be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
-    /// All objects of a kind of the cluster, not of namespaces; none if the kind is not served. [`Error::Permanent`] if there are more than
-    /// [`MAX_OF_CLUSTER`], or they cannot be read.
+    /// All objects of a kind that belongs to the cluster. Empty for a kind without a definition. [`Error::Permanent`] if there are more
+    /// than [`MAX_OF_CLUSTER`], or they cannot be read.
     fn of_cluster(&self, api_version: &str, plural: &str) -> impl Future<Output = Result<Vec<DynamicObject>>>;
     /// The first page, or the one at `from`, of the selected objects of a namespace, or of all. An object that exists the whole
     /// time is on one of the pages; one that is created or deleted between two of them may be.

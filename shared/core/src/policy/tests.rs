@@ -197,6 +197,8 @@ fn rules_deny_demand_and_warn_by_name() {
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
     /// A panic would end the function.
     #[test]
     fn no_expression_panics(expression in "[ -~é\\n]{0,60}|([a-c(){}\\[\\].,:?!<>=&|+*/%'\"0-9-]|changes|exists|true){0,30}") {
