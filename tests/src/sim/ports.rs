@@ -165,6 +165,10 @@ impl Cluster for Wire {
         self.call(|| format!("get {} {}", key.kind, key.name), self.world.get_dynamic(key)).await
     }
 
+    async fn of_cluster(&self, api_version: &str, plural: &str) -> driftless_kubernetes::Result<Vec<DynamicObject>> {
+        self.call(|| format!("list {plural}"), self.world.of_cluster(api_version, plural)).await
+    }
+
     async fn page<K: Object>(
         &self,
         namespace: Option<&str>,
