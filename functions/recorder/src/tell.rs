@@ -1,30 +1,26 @@
 //! Events about a run, on the Update and on its Stack.
 
 use driftless_api::{Stack, StackReference, StackSpec, Update};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::Outcome;
 use driftless_kubernetes::{Cluster, EventReason, EventType};
-use jiff::Timestamp;
 
-use crate::{Ports, Settings};
+use crate::{Recorder, Settings};
 
-/// Names the resources that failed, and the operations that an interrupted run left pending.
-pub(crate) async fn tell<C: Cluster, O, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    outcome: &Outcome,
-    now: Timestamp,
-) {
-    let failed =
-        outcome.failures.iter().map(|failure| (EventReason::ResourceFailed, format!("{}: {}", failure.urn, failure.message)));
-    let notes: Vec<_> =
-        failed.chain(pending(&outcome.pending_operations).map(|note| (EventReason::PendingOperations, note))).collect();
-    let stack = stack_of(update, settings);
-    let revision = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_deref()).filter(|commit| !commit.is_empty());
-    for (reason, note) in notes {
-        ports.cluster.event(update, EventType::Warning, reason, &note, revision, now).await;
-        if let Some(stack) = &stack {
-            ports.cluster.event(stack, EventType::Warning, reason, &note, revision, now).await;
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Names the resources that failed, and the operations that an interrupted run left pending.
+    pub(crate) async fn publish_events(&self, update: &Update, outcome: &Outcome) {
+        let failed =
+            outcome.failures.iter().map(|failure| (EventReason::ResourceFailed, format!("{}: {}", failure.urn, failure.message)));
+        let notes: Vec<_> =
+            failed.chain(pending(&outcome.pending_operations).map(|note| (EventReason::PendingOperations, note))).collect();
+        let stack = stack_of(update, self.settings);
+        let revision = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_deref()).filter(|commit| !commit.is_empty());
+        for (reason, note) in notes {
+            self.cluster.event(update, EventType::Warning, reason, &note, revision, self.now).await;
+            if let Some(stack) = &stack {
+                self.cluster.event(stack, EventType::Warning, reason, &note, revision, self.now).await;
+            }
         }
     }
 }

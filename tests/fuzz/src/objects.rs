@@ -51,7 +51,6 @@ pub fn check(input: &[u8]) {
             Message::Hint(hint) => reconciled(&world, &hint),
             Message::Launch(hint) => launched(&world, &hint),
             Message::Run(RunMessage::Hint(hint)) => {
-                let ports = recorder::Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
                 let settings = recorder::Settings {
                     system_namespace: SYSTEM.into(),
                     task_role_id: "AROA".into(),
@@ -59,7 +58,8 @@ pub fn check(input: &[u8]) {
                     cache_entry_bytes: 1 << 20,
                     cache_namespace_bytes: 1 << 22,
                 };
-                match drive(&world, recorder::handle(&ports, &settings, &hint, Due::Outcome, world.now())) {
+                let recorder = recorder::Recorder { cluster: &world, objects: &world, queues: &world, tasks: &world, settings: &settings, now: world.now() };
+                match drive(&world, recorder.handle(&hint, Due::Outcome)) {
                     Ok(()) | Err(recorder::Error::Aws(Error::Permanent { .. })) => {}
                     Err(error) => panic!("the recorder, {}: {error}", hint.update),
                 }

@@ -65,8 +65,8 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
             };
             let recorded = async {
                 for (hint, due) in recorder::runs(&probe, &probe, &settings, about, now).await? {
-                    let ports = recorder::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-                    recorder::handle(&ports, &settings, &hint, due, now).await?;
+                    let recorder = recorder::Recorder { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe, settings: &settings, now };
+                    recorder.handle(&hint, due).await?;
                 }
                 Ok(())
             };

@@ -132,8 +132,8 @@ impl Machine {
                 self.begin(wire, Some(message), |wire| async move {
                     let recorded = async {
                         for (hint, due) in recorder::runs(&wire, &wire, &settings, about, now).await? {
-                            let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                            recorder::handle(&ports, &settings, &hint, due, now).await?;
+                            let recorder = recorder::Recorder { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire, settings: &settings, now };
+                            recorder.handle(&hint, due).await?;
                         }
                         Ok(())
                     };

@@ -196,10 +196,10 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     let requeued = || world.sent().iter().filter(|message| matches!(message, Message::Run(RunMessage::Hint(_)))).count();
     let recorded = |message: RunMessage, cluster: &World| {
-        let ports = Ports { cluster, objects: &calm, queues: &calm, tasks: &world };
         let found = calm.drive(runs(&calm, &calm, &settings, message, at)).unwrap().unwrap();
         let [(hint, due)] = &found[..] else { panic!("{found:?}") };
-        let (done, lines) = emf::written(|| calm.drive(handle(&ports, &settings, hint, *due, at)).unwrap());
+        let recorder = Recorder { cluster, objects: &calm, queues: &calm, tasks: &world, settings: &settings, now: at };
+        let (done, lines) = emf::written(|| calm.drive(recorder.handle(hint, *due)).unwrap());
         done.unwrap();
         (requeued(), lines.len())
     };

@@ -144,10 +144,11 @@ fn handled(world: &World) -> Option<Result<(), Error>> {
 }
 
 fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
-    let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    world.drive(handle(&ports, &settings, &hint, due, world.now()))
+    let recorder =
+        Recorder { cluster: world, objects: world, queues: world, tasks: world, settings: &settings, now: world.now() };
+    world.drive(recorder.handle(&hint, due))
 }
 
 /// The values of these metrics in a line, in this order.
@@ -215,12 +216,19 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
 #[test]
 fn transient_failures_and_exhausted_hops_are_counted() {
     let world = world(&of_stack(), &json!({}));
-    let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
     let settings = settings();
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
-        let (done, lines) = emf::written(|| world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).unwrap());
+        let recorder = Recorder {
+            cluster: &world,
+            objects: &world,
+            queues: &world.calm(),
+            tasks: &world,
+            settings: &settings,
+            now: world.now(),
+        };
+        let (done, lines) = emf::written(|| world.drive(recorder.handle(&hint, Due::Outcome)).unwrap());
         done.unwrap();
         let names: Vec<_> = lines.iter().map(|line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"].clone()).collect();
         assert_eq!(names, expected);
@@ -424,11 +432,18 @@ fn secrets_are_deleted_and_an_update_by_hand_is_released() {
                 put(&world, &format!("{TASK}{name}"), "secret");
             }
             report(&world, &succeeded(&world));
-            let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
             let settings = settings();
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
-            let crashed = world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none();
+            let recorder = Recorder {
+                cluster: &world,
+                objects: &world,
+                queues: &world,
+                tasks: &world,
+                settings: &settings,
+                now: world.now(),
+            };
+            let crashed = world.drive(recorder.handle(&hint, Due::Outcome)).is_none();
             if crashed {
                 look(&world);
             }
@@ -455,8 +470,15 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
             world.drive(async {
                 let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
                 for (hint, due) in runs(&world, &world, &settings, message, world.now()).await.unwrap() {
-                    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-                    handle(&ports, &settings, &hint, due, world.now()).await.unwrap();
+                    let recorder = Recorder {
+                        cluster: &world,
+                        objects: &world,
+                        queues: &world,
+                        tasks: &world,
+                        settings: &settings,
+                        now: world.now(),
+                    };
+                    recorder.handle(&hint, due).await.unwrap();
                 }
             })
         };
@@ -547,11 +569,12 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     world.insert(running.clone());
     let stale: Update = serde_json::from_value(update(&world)).unwrap();
     world.insert(driftless_api::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
-    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    let recorded = publish::Recorded { outcome: &outcome, launch: None, task: None };
-    let published = publish::publish(&ports, &settings, &hint, Some(stale), recorded, world.now());
+    let run = publish::Recorded { outcome: &outcome, launch: None, task: None };
+    let recorder =
+        Recorder { cluster: &world, objects: &world, queues: &world, tasks: &world, settings: &settings, now: world.now() };
+    let published = recorder.publish(&hint, Some(stale), run);
     world.drive(published).unwrap().unwrap();
     let found = update(&world);
     assert_eq!((&found["metadata"]["annotations"]["a"], &found["status"]["message"]), (&json!("b"), &json!(null)));

@@ -81,11 +81,12 @@ fn result_that_changed_after_its_outcome_is_not_stored() {
 fn crash_before_write(world: &World) {
     let before = world.cluster();
     for calls in 0..60 {
-        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
         let settings = settings();
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
-        assert!(world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none(), "it never tidied up");
+        let recorder =
+            Recorder { cluster: world, objects: world, queues: world, tasks: world, settings: &settings, now: world.now() };
+        assert!(world.drive(recorder.handle(&hint, Due::Outcome)).is_none(), "it never tidied up");
         assert_eq!(world.cluster(), before);
         if !world.objects().keys().any(|key| key.starts_with(TASK)) {
             return;
