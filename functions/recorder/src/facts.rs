@@ -121,7 +121,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                 let result = |outcome: &Outcome| TaskResult { interrupted: is_interrupted(outcome) };
                 run.facts.result = Some(run.reported.as_ref().map(result));
             }
-            Need::Watched | Need::Standing | Need::Named | Need::Holds | Need::Inbox => return Ok(false),
+            Need::Watched | Need::Standing | Need::Named | Need::Holds | Need::TaskFolder => return Ok(false),
         }
         Ok(true)
     }

@@ -6,6 +6,7 @@ mod audit;
 mod bound;
 mod cache;
 mod count;
+mod events;
 mod facts;
 mod log;
 mod named;
@@ -17,7 +18,6 @@ mod release;
 mod report;
 mod status;
 mod stop;
-mod tell;
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};

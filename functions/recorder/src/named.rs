@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 
-use crate::{Error, Recorder, tell};
+use crate::{Error, Recorder, events};
 
 /// A user may change the object at the same time.
 const TRIES: u32 = 3;
@@ -90,7 +90,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         outputs: &BTreeMap<String, OutputValue>,
     ) -> Result<(), Error> {
         let is_up = update.spec.operation.as_deref() == Some(Operation::Up.as_str()) && !outcome.preview;
-        let stack = tell::stack_of(update, self.settings).filter(|stack| stack.namespace() == update.namespace());
+        let stack = events::stack_of(update, self.settings).filter(|stack| stack.namespace() == update.namespace());
         let (Some(stack), true, Verdict::Succeeded {}) = (stack, is_up, &outcome.verdict) else { return Ok(()) };
         let wanted = update.spec.driftless.as_ref().map_or(&[][..], |ours| &ours.outputs);
         let list = keys::outputs(&outcome.run.update.cluster, &stack.uid().unwrap_or_default());

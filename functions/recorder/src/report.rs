@@ -9,6 +9,7 @@ use crate::{Error, Recorder, bound, facts::Run, outputs};
 
 /// The maximum size of a task's document, in bytes. Less of it is kept.
 const MAX_REPORT: u64 = 4 << 20;
+
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// The runner's report without the secret values of outputs, and the report as written.
     pub(crate) async fn reported(

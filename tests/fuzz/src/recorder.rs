@@ -59,7 +59,8 @@ pub fn check(input: &[u8]) {
         cache_namespace_bytes: 1 << 22,
     };
     let handled = |due| {
-        let recorder = Recorder { cluster: &world, objects: &world, queues: &world, tasks: &world, settings: &settings, now: world.now() };
+        let (world, settings, now) = (&world, &settings, world.now());
+        let recorder = Recorder { cluster: world, objects: world, queues: world, tasks: world, settings, now };
         let done = world.drive(recorder.handle(&hint, due)).expect("a world without faults");
         done.expect("whatever a task writes");
     };
