@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stack_has_one_qualified_name_however_it_is_written() {
+    fn spellings_of_a_stack_name_have_one_qualified_name() {
         for name in ["dev", "organization/dev", "organization/shop/dev"] {
             assert_eq!(qualified(name, "shop"), "organization/shop/dev");
         }

@@ -395,7 +395,7 @@ fn reconciled_within(world: &World, calls: u32, name: &str) -> Value {
 }
 
 #[test]
-fn the_prerequisites_of_a_stack_take_bounded_time() {
+fn prerequisites_of_a_stack_are_read_in_bounded_calls() {
     let world = World::new(0, Faults::NONE);
     let stack = |name: &str, requires: &dyn Fn(usize) -> String, count: usize| {
         let requires: Vec<_> = (0..count).map(|n| json!({ "name": requires(n) })).collect();
@@ -500,7 +500,7 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
 }
 
 #[test]
-fn stack_that_is_gone_leaves_nothing_of_its_inputs() {
+fn deleted_stack_leaves_no_stored_inputs() {
     let world = World::new(0, Faults::NONE);
     let stack = key("pulumi.com/v1", "Stack", "s");
     put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev" }));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_whose_names_are_no_keys_have_one_each() {
+    fn output_names_that_are_invalid_keys_get_distinct_keys() {
         let all = outputs(&["plain", "a b", "a_b", "a/b", "é", "ключ"].map(|name| (name, name.into(), false)));
         let secret = secret(&Update::default(), &all);
         let data = secret.data.unwrap_or_default();

@@ -275,7 +275,7 @@ fn plan_expires_and_another_one_is_made() {
 }
 
 #[test]
-fn failed_preview_is_retried_and_then_given_up() {
+fn failed_preview_is_retried_up_to_the_limit() {
     let mut stack = guarded();
     let mut at = now();
     for (wait, words) in [(10, "attempt 1"), (30, "attempt 2"), (90, "attempt 3"), (0, "4 previews failed; not retrying")] {

@@ -86,7 +86,7 @@ async fn missing_ref_is_named_and_retried() {
 }
 
 #[tokio::test]
-async fn when_nothing_changed_there_is_one_ls_refs_and_no_pack() {
+async fn unchanged_branch_costs_one_ls_refs_and_no_pack() {
     let site = Site::new();
     let (web, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });
@@ -110,7 +110,7 @@ async fn when_nothing_changed_there_is_one_ls_refs_and_no_pack() {
 }
 
 #[tokio::test]
-async fn a_tree_that_is_not_stored_any_more_is_fetched_again() {
+async fn expired_tree_is_fetched_again() {
     let site = Site::new();
     let (web, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });

@@ -87,7 +87,7 @@ fn update_without_its_inputs_releases_claim_and_slot() {
 }
 
 #[test]
-fn update_whose_backend_is_another_than_recorded_starts_no_task() {
+fn changed_backend_of_a_recorded_launch_starts_no_task() {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
     let env = json!([{ "name": "PULUMI_BACKEND_URL", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);

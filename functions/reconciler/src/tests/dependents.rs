@@ -11,7 +11,7 @@ fn stack(world: &World, name: &str, spec: &Value, status: &Value) {
 }
 
 #[test]
-fn success_has_the_inputs_of_readers_compared_and_hints_those_that_wait() {
+fn success_hints_waiting_stacks_and_compares_inputs_of_readers() {
     let world = World::new(0, Faults::NONE);
     let ran = json!({ "driftless": { "inputs": "digest" } });
     let secret = |name: &str| json!({ "type": "Secret", "secret": { "name": name, "key": "k" } });

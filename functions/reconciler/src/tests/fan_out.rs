@@ -149,7 +149,7 @@ fn replayed_push_requests_no_fetch() {
 }
 
 #[test]
-fn a_push_is_fetched_for_the_stacks_of_our_namespaces_alone() {
+fn push_is_fetched_only_within_the_namespace_filter() {
     let world = World::new(0, Faults::NONE);
     for namespace in ["theirs", "n"] {
         put_git(&world, namespace, "s", "https://git.example/shop", &json!({ "branch": "main" }));

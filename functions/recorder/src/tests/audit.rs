@@ -22,7 +22,7 @@ fn created_by_hand() -> Value {
 }
 
 #[test]
-fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
+fn audit_record_names_requester_run_and_end_without_values() {
     let world = world(&created_by_hand(), &json!({}));
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();

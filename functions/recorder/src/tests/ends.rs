@@ -141,7 +141,7 @@ fn reported_failure_is_the_platforms_only_if_aws_stopped_the_task() {
 }
 
 #[test]
-fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
+fn interrupted_report_before_the_spot_stop_names_spot() {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = world.document(&folder.launch()).unwrap();

@@ -119,7 +119,7 @@ fn last_512_kib_of_a_log_are_kept() {
 }
 
 #[test]
-fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
+fn log_is_bounded_and_has_no_control_characters() {
     let world = running();
     log(&world, 1, *b"\x1b[2Jq\xff\r\0\xc2\x9b\n\tz");
     log(&world, 2, vec![0; 1 << 20]);
@@ -135,7 +135,7 @@ fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
 }
 
 #[test]
-fn config_map_of_another_owner_is_left_as_it_is() {
+fn foreign_config_map_is_not_changed() {
     for owners in
         [json!([]), json!([{ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": "older" }])]
     {

@@ -533,7 +533,7 @@ fn unreachable_cluster_is_requeued() {
 }
 
 #[test]
-fn message_of_a_run_that_changed_something_is_in_its_status() {
+fn status_has_the_message_of_a_run_with_changes() {
     for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
         let world = world(&of_stack(), &json!({}));
         world.insert(driftless_api::merge(update(&world), &json!({ "spec": { "message": "why" } })));

@@ -126,7 +126,7 @@ fn success_without_the_approved_plan_is_no_success() {
 }
 
 #[test]
-fn plan_that_nothing_asked_for_is_left_out() {
+fn unrequested_plan_is_dropped() {
     let world = launched(None);
     report(&world, &RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
     reconcile(&world);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn live_run_is_launched_whatever_the_state_of_its_stack() {
+    fn live_run_is_launched_in_any_state_of_its_stack() {
         for update in updates().iter().filter(|update| !update.is_complete()) {
             let facts = RunFacts { watched: Some(true), ..RunFacts::default() };
             assert_eq!(plan_update(update, &facts, NOW), Ok(vec![crate::run::UpdateEffect::Launch]), "{update:?}");
