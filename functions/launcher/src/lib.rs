@@ -26,7 +26,7 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
+    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, RunLimits, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
@@ -316,15 +316,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             // The last try has requeued the Update for the next one.
             return Ok(Launched::Here);
         }
-        let is_check = prepared.spec.preview_only;
-        if self.settings.limits.any() {
-            // Neither is released on a failure here, because a concurrent reconciliation of the same Update may use it. The slot
-            // is taken first: a run that waits for a slot blocks no run of its stack, and a run that waits for its claim occupies
-            // no slot.
-            self.has_claim(&record.run, is_check).await?;
-            self.ask_for_slot(update, &record.run, &request).await?.take(self.cluster).await?;
-        }
-        self.take_claim(&record.run, is_check).await?;
+        self.take_slot_and_claim(update, &record.run, &request, prepared.spec.preview_only).await?;
         let Some(task) = self.own_task(hint, update, &record, folder).await? else { return Ok(Launched::Elsewhere) };
         if !self.fill_task_folder(update, &prepared, &record, &task).await? {
             return Ok(Launched::Elsewhere);
@@ -332,6 +324,17 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.show_running(hint, update, &task).await?;
         tracing::info!(update = %hint.update, task, "launched");
         Ok(Launched::Here)
+    }
+
+    /// Takes what limits the runs. Neither is released on a failure here, because a concurrent reconciliation of the same Update may
+    /// use it. The slot is taken first: a run that waits for a slot blocks no run of its stack, and a run that waits for its claim
+    /// occupies no slot.
+    async fn take_slot_and_claim(&self, update: &Update, run: &RunId, request: &Request, is_check: bool) -> Result<(), Stop> {
+        if self.settings.limits.any() {
+            self.has_claim(run, is_check).await?;
+            self.ask_for_slot(update, run, request).await?.take(self.cluster).await?;
+        }
+        self.take_claim(run, is_check).await
     }
 
     /// Starts the task of a launch record and makes it the owner of the run. `None` if the run has another owner or has ended.

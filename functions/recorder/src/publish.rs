@@ -75,11 +75,6 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             },
             None => status::Log::default(),
         };
-        let failure = match &outcome.verdict {
-            Verdict::Succeeded {} => None,
-            Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
-            Verdict::Aborted { message } => Some((FailureReason::Aborted.as_str(), message.as_str())),
-        };
         // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
         // status, which is corrected here.
         let mut tries = STATUS_TRIES;
@@ -87,7 +82,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             let told = update.is_complete();
             let (message, secret, log) = (update.spec.message.clone(), secret.clone(), log.clone());
             let fill = |status: &mut UpdateStatus| status::fill(status, outcome, arn, message, secret, log);
-            if !update.set_complete(failure, self.now, fill) {
+            if !update.set_complete(failure(&outcome.verdict), self.now, fill) {
                 break;
             }
             tries -= 1;
@@ -146,4 +141,13 @@ pub(crate) struct Recorded<'a> {
     pub(crate) launch: Option<&'a Launch>,
     /// The task's ARN, its folder, and its report if that was read.
     pub(crate) task: Option<(&'a str, &'a TaskFolder, Option<Vec<u8>>)>,
+}
+
+/// The reason and the message of a run that did not succeed.
+fn failure(verdict: &Verdict) -> Option<(&str, &str)> {
+    match verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message)),
+        Verdict::Aborted { message } => Some((FailureReason::Aborted.as_str(), message)),
+    }
 }

@@ -146,9 +146,13 @@ fn handled(world: &World) -> Option<Result<(), Error>> {
 fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    let recorder =
-        Recorder { cluster: world, objects: world, queues: world, tasks: world, settings: &settings, now: world.now() };
+    let recorder = recorder(world, &settings);
     world.drive(recorder.handle(&hint, due))
+}
+
+/// A recorder whose ports are this world.
+fn recorder<'a>(world: &'a World, settings: &'a Settings) -> Recorder<'a, World, World, World, World> {
+    Recorder { cluster: world, objects: world, queues: world, tasks: world, settings, now: world.now() }
 }
 
 /// The values of these metrics in a line, in this order.
@@ -435,14 +439,7 @@ fn secrets_are_deleted_and_an_update_by_hand_is_released() {
             let settings = settings();
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
-            let recorder = Recorder {
-                cluster: &world,
-                objects: &world,
-                queues: &world,
-                tasks: &world,
-                settings: &settings,
-                now: world.now(),
-            };
+            let recorder = recorder(&world, &settings);
             let crashed = world.drive(recorder.handle(&hint, Due::Outcome)).is_none();
             if crashed {
                 reconcile(&world);
@@ -470,14 +467,7 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
             world.drive(async {
                 let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
                 for (hint, due) in runs(&world, &world, &settings, message, world.now()).await.unwrap() {
-                    let recorder = Recorder {
-                        cluster: &world,
-                        objects: &world,
-                        queues: &world,
-                        tasks: &world,
-                        settings: &settings,
-                        now: world.now(),
-                    };
+                    let recorder = recorder(&world, &settings);
                     recorder.handle(&hint, due).await.unwrap();
                 }
             })
@@ -572,8 +562,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     let run = publish::Recorded { outcome: &outcome, launch: None, task: None };
-    let recorder =
-        Recorder { cluster: &world, objects: &world, queues: &world, tasks: &world, settings: &settings, now: world.now() };
+    let recorder = recorder(&world, &settings);
     let published = recorder.publish(&hint, Some(stale), run);
     world.drive(published).unwrap().unwrap();
     let found = update(&world);

@@ -84,8 +84,7 @@ fn crash_before_write(world: &World) {
         let settings = settings();
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
-        let recorder =
-            Recorder { cluster: world, objects: world, queues: world, tasks: world, settings: &settings, now: world.now() };
+        let recorder = recorder(world, &settings);
         assert!(world.drive(recorder.handle(&hint, Due::Outcome)).is_none(), "it never tidied up");
         assert_eq!(world.cluster(), before);
         if !world.objects().keys().any(|key| key.starts_with(TASK)) {
