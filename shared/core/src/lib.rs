@@ -65,7 +65,7 @@ pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use plan_summary::summary;
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
-pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
+pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};

@@ -76,7 +76,7 @@ fn denied_plan_is_not_applied_although_it_is_approved() {
     assert!(condition(&plan).starts_with("Stalled/PolicyViolation") && created(&plan).is_none());
     assert!(!events(&plan).contains(&EventReason::PolicyViolation));
     // A change of a policy sends no event.
-    assert_eq!(plan.status.next_look, Some(now() + SignedDuration::from_secs(300)));
+    assert_eq!(plan.status.next_reconciliation, Some(now() + SignedDuration::from_secs(300)));
     approved.governance = governed(Vec::new());
     assert_eq!(created(&plan_of(&approved)).unwrap().plan, Some(hash_of('a')));
 }

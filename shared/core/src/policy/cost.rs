@@ -79,6 +79,8 @@ fn own(call: &CallExpr, sizes: &Sizes) -> Result<u64, String> {
     let has_scalar = call.args.iter().any(is_scalar);
     match name {
         _ if CONSTANT.contains(&name) => Ok(1),
+        // Joined texts grow.
+        op::ADD if has_scalar && !call.args.iter().any(|arg| matches!(arg.expr, Expr::Literal(_))) => Ok(sizes.texts),
         _ if BY_SIZE.contains(&name) && has_scalar => Ok(1),
         op::ADD if !call.args.iter().any(|arg| matches!(&arg.expr, Expr::Ident(name) if name == RESULT)) => {
             Err("the expression joins two lists; no rule needs that".into())

@@ -119,6 +119,7 @@ fn expensive_expressions_are_refused_for_a_large_plan() {
         "changes.all(a, changes.all(b, changes.all(c, a.urn != c.urn || b.urn != c.urn)))",
         "changes.all(a, changes.all(b, changes != []))",
         "changes.all(a, a in changes && changes == changes)",
+        "changes.all(a, (a.urn + a.urn + a.urn + a.urn + a.urn + a.urn) != '')",
         "changes.map(a, changes.map(b, b.name)).size() > 0",
         "[changes].all(l, l.all(a, l.all(b, l.all(c, a.urn != c.urn))))",
     ] {
