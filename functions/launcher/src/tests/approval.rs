@@ -142,7 +142,7 @@ fn update_by_hand_waits_where_the_cluster_asks_for_plans() {
         world.insert(object);
         world.insert(namespace(&annotations));
         by_hand(&world, "u", &json!({ "type": operation, "stackName": "dev" }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(world.live_tasks().is_empty(), !words.is_empty(), "{operation} {annotations}");
         if !words.is_empty() {
             let (reason, message) = waits(&world, "u");
