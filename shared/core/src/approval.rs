@@ -283,7 +283,8 @@ pub(crate) fn gate(stack: &mut Stack, settings: &ApprovalSettings, wish: &Wish, 
         return Gate::Propose;
     }
     let is_guarded = *guard == Guard::Intact;
-    if is_guarded && !proposal.offered && settings.approved.as_ref() == Some(&plan.hash) {
+    if is_guarded && !proposal.offered && settings.policy.needs_approval(&plan) && settings.approved.as_ref() == Some(&plan.hash)
+    {
         status.spent = Some(plan.hash.clone());
     }
     proposal.offered = is_guarded;
@@ -316,7 +317,7 @@ pub(crate) fn planning() -> Readiness {
 }
 
 /// The condition after a failed preview.
-fn failed(proposal: &Proposal) -> Readiness {
+pub(crate) fn failed(proposal: &Proposal) -> Readiness {
     let Proposal { note, failures, expires, .. } = proposal;
     if expires.is_none() {
         let message = format!("{note}; {failures} previews failed; not retrying until the spec or source changes");

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    Effect, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Readiness, RunState, Snapshot, SourceState,
-    Stack, StackReason, StackStatus, TreeState,
+    Effect, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness, RunState, Snapshot,
+    SourceState, Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -153,8 +153,9 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         let after = Stack { status: plan.status.clone(), ..stack.clone() };
         check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
-        check(run.plan.is_none() || plan.status.plan.spent != run.plan, "13: an approval is used twice");
-        check(!is_guarded || is_offered(stack, &after, run), "13: an approval counts that was there before its plan");
+        let is_free = run.plan.is_none() || !needs_approval(&after, run);
+        check(is_free || after.status.plan.spent != run.plan, "13: an approval is used twice");
+        check(is_free || !is_guarded || is_offered(stack, run), "13: an approval counts that was there before its plan");
     }
     let proposals = created(plan, |effect| if let Effect::Propose(update) = effect { Some(update) } else { None });
     for new in &proposals {
@@ -171,14 +172,22 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
     check(is_made || after.is_none() || after == before, "5: the plan changes without an outcome");
 }
 
-/// Returns whether the plan of a run needs no approval, or was shown before it was approved.
-fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate) -> bool {
-    let proposal = |stack: &Stack| {
-        let proposal = stack.status.plan.proposal.clone()?;
-        Some((proposal.offered, proposal.plan.filter(|plan| run.plan.as_ref() == Some(&plan.hash))?))
-    };
-    let needs = |plan: &PlannedChanges| after.approval.as_ref().is_none_or(|settings| settings.policy.needs_approval(plan));
-    !proposal(after).is_some_and(|(_, plan)| needs(&plan)) || proposal(before).is_some_and(|(offered, _)| offered)
+/// The proposal of the plan that a run applies, and that plan.
+fn applied<'a>(stack: &'a Stack, run: &NewUpdate) -> Option<(&'a Proposal, &'a PlannedChanges)> {
+    let proposal = stack.status.plan.proposal.as_ref()?;
+    let plan = proposal.plan.as_ref().filter(|plan| run.plan.as_ref() == Some(&plan.hash))?;
+    Some((proposal, plan))
+}
+
+/// Returns whether the plan of a run counts only with an approval.
+fn needs_approval(stack: &Stack, run: &NewUpdate) -> bool {
+    let needs = |plan: &PlannedChanges| stack.approval.as_ref().is_none_or(|settings| settings.policy.needs_approval(plan));
+    applied(stack, run).is_none_or(|(_, plan)| needs(plan))
+}
+
+/// Returns whether the plan of a run was shown before this reconciliation.
+fn is_offered(before: &Stack, run: &NewUpdate) -> bool {
+    applied(before, run).is_some_and(|(proposal, _)| proposal.offered)
 }
 
 /// The Updates of one kind that a plan creates.
