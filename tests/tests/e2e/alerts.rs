@@ -161,7 +161,11 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     );
     let begun = inbox.wait("/all", "reason", "StackUpdateDetected", 3).await?;
     for event in begun {
-        assert_eq!((&event["severity"], &event["metadata"]), (&json!("info"), &json!({ "revision": revision, "command": command("logs") })), "no verdict");
+        assert_eq!(
+            (&event["severity"], &event["metadata"]),
+            (&json!("info"), &json!({ "revision": revision, "command": command("logs") })),
+            "no verdict"
+        );
     }
 
     // Flux gets events in order: all earlier ones have arrived before this one.
