@@ -381,7 +381,9 @@ fn create_stack(world: &World, namespace: &str, stack: usize) {
     if let Some(name) = prerequisite {
         spec["prerequisites"] = json!([{ "name": name }]);
     }
-    let mut metadata = json!({ "namespace": namespace, "name": name });
+    // The API server keeps whole seconds, from which a TTL counts.
+    let created = world.now().strftime("%FT%TZ").to_string();
+    let mut metadata = json!({ "namespace": namespace, "name": name, "creationTimestamp": created });
     if retries(name) {
         metadata["annotations"] = json!({ names::CAPACITY: names::SPOT });
     }
