@@ -308,7 +308,7 @@ fn last_update(last: &LastUpdate, now: Timestamp) -> String {
     format!("{operation}{commit} {}{ago}{failures}", view::last_state(last.state))
 }
 
-/// How far an Update is, in words.
+/// The text for how far an Update is.
 pub(crate) fn phase(update: &Update, now: Timestamp) -> String {
     let (started, ended) = view::times(update);
     let for_ = |at: Option<Timestamp>| at.map_or_else(|| "unknown".into(), |at| age(at, now));

@@ -151,7 +151,7 @@ impl Drop for Tmux {
     }
 }
 
-/// The words of a text, without the lines of a tree and without times, which differ between two runs.
+/// Splits a text into words, without the lines of a tree and without times, which differ between two runs.
 fn words(text: &str) -> Vec<&str> {
     let is_time = |word: &str| word.trim_start_matches('(').starts_with(|first: char| first.is_ascii_digit());
     text.split_whitespace().filter(|word| word.chars().any(|c| !"│├└─".contains(c)) && !is_time(word)).collect()
@@ -171,7 +171,7 @@ fn tmux_of_80_columns_shows_whole_lines_and_whole_words() {
             assert!(fits(line), "{command}: tmux cuts {line:?}\n{seen}");
         }
         assert!(seen.lines().all(|line| line.chars().count() <= COLUMNS), "{command}:\n{seen}");
-        // A file gets the same words. A help text has less room here, and the same words too.
+        // A file gets all of that, too, with other line ends.
         let output = Command::new(env!("CARGO_BIN_EXE_kubectl-driftless"))
             .args(command.split(' '))
             .env("KUBECONFIG", &kubeconfig)
