@@ -35,7 +35,6 @@ fn no_seed_breaks_an_invariant() {
         "the unusual did not happen: {stats:?}"
     );
     assert!(stats.checks > 20, "drift was not looked for: {stats:?}");
-    assert!(stats.retries > 5 && stats.expiries > 5, "no limited retry failed, or no TTL ended: {stats:?}");
     assert!(
         stats.attacks > 500 && stats.workspaces > 50 && stats.annotations > 50 && stats.rogues > 50,
         "nobody was attacked: {stats:?}"

@@ -45,15 +45,11 @@ pub enum Breakage {
     Tokens,
     /// Queues delay every launch by a quarter of an hour.
     Delays,
-    /// The API server writes no counted failure of a Stack with `spec.driftless.retries`.
-    Retries,
-    /// The API server writes that a Stack whose TTL has ended was to be deleted at once.
-    Warnings,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 20] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -74,8 +70,6 @@ impl Breakage {
         Self::Loops,
         Self::Tokens,
         Self::Delays,
-        Self::Retries,
-        Self::Warnings,
     ];
 
     /// The beginning of the violation that has to report it.
@@ -92,8 +86,6 @@ impl Breakage {
             Self::Failures => "10:",
             Self::Delays => "11:",
             Self::Tokens => "12:",
-            Self::Retries => "13:",
-            Self::Warnings => "14:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",
             Self::Fairness | Self::Turns => "S9",

@@ -69,7 +69,6 @@ impl Conditions {
             _ => Mode::Swept,
         };
         let (mut script, end) = script::script(&mut Dice::new(seed, &["script"]), begin);
-        script.extend(script::lives(&mut Dice::new(seed, &["lives"]), &script, end));
         script.extend(hostile::script(&mut Dice::new(seed, &["hostile"]), begin, end));
         let mut odds = Odds::draw(seed);
         if mode == Mode::Unswept {

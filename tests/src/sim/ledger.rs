@@ -18,8 +18,6 @@
 //! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform failed.
 //! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
 //! - 12: the tokens of a run are renewed before they expire.
-//! - 13: a state whose run failed is run again at most as often as `spec.driftless.retries` of its Stack allows.
-//! - 14: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it, and after a warning in time.
 //!
 //! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!
@@ -36,8 +34,6 @@
 //!
 //! In addition, `driftless_core::violations` checks the plan of every reconciliation.
 
-mod lives;
-
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     rc::Rc,
@@ -49,8 +45,6 @@ use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readines
 use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-
-use lives::Life;
 
 use super::{
     Fault, FaultKind, Stats,
@@ -85,8 +79,6 @@ struct Run {
     succeeded: Option<bool>,
     /// The platform stopped its task.
     taken_away: bool,
-    /// Its task was stopped, by whatever.
-    interrupted: bool,
     /// Drift to fix came after it, so its state may run again.
     superseded: bool,
     /// It was a drift check, which changes nothing, and its result.
@@ -151,12 +143,6 @@ pub(super) struct Ledger {
     pub(super) stacks: HashMap<String, (String, bool)>,
     /// The value of its Secret in a Stack's last operation, by the Stack's uid.
     secrets: HashMap<String, Option<String>>,
-    /// The limit on retries, by the Stack's uid and generation.
-    retries: HashMap<(String, i64), i64>,
-    /// What the Stacks say of their ends, by name.
-    lives: HashMap<String, Life>,
-    /// The names of the Stacks that users deleted.
-    deleted_by_users: HashSet<String>,
 }
 
 impl Ledger {
@@ -313,7 +299,6 @@ impl Ledger {
                 place,
                 succeeded: None,
                 taken_away: false,
-                interrupted: false,
                 superseded: false,
                 drift,
             },
@@ -400,9 +385,6 @@ impl Ledger {
             self.live.remove(&pulumi_stack);
         }
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
-        if succeeded == Some(false) {
-            self.check_retries(uid);
-        }
     }
 
     /// Checks an operation that started at `began` and has ended, whose tokens were last written at `written`.
@@ -424,7 +406,6 @@ impl Ledger {
         let taken_away = self.reclaimed.contains(uid);
         if let Some(run) = self.runs.get_mut(uid) {
             run.taken_away = taken_away;
-            run.interrupted = true;
         }
     }
 
@@ -438,7 +419,6 @@ impl Ledger {
     pub(super) fn stack_written(&mut self, stack: &Stack) {
         let Stack { name, status, .. } = stack;
         self.change_written(stack);
-        self.life_written(stack);
         self.tell(|| {
             let current = status.current_update.as_ref().map(|current| &current.name);
             let last = status.last_update.as_ref().map(|last| (&last.name, last.state, last.failures));
@@ -526,7 +506,6 @@ impl Ledger {
     /// Records that a Stack was deleted.
     pub(super) fn stack_gone(&mut self, name: &str) {
         self.wanted.take_if(|_| name == STACK);
-        self.check_end_of_life(name);
         let Some((stack, true)) = self.stacks.remove(name) else { return };
         let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
         // The run of an Update that was deleted by force is unknown to its Stack.

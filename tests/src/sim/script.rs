@@ -40,17 +40,6 @@ pub(super) enum Action {
     /// All archives are refused, as a permanent failure; `false` accepts them.
     Refuse(bool),
     EditSecret,
-    /// Sets `spec.driftless.retries`.
-    Retries {
-        stack: usize,
-        limit: u32,
-        first_backoff_seconds: Option<u32>,
-    },
-    /// Gives a Stack this many minutes of life from its creation.
-    Ttl {
-        stack: usize,
-        minutes: u32,
-    },
     /// A user's Update, in the Workspace of a Stack.
     CreateUpdate {
         stack: usize,
@@ -79,7 +68,6 @@ impl Action {
                 | Self::Refuse(_)
                 | Self::DeleteUpdateOf { .. }
                 | Self::DeleteStack(0)
-                | Self::Ttl { .. }
         )
     }
 
@@ -96,7 +84,7 @@ impl Action {
     }
 
     /// Returns whether only the sweep sees its effect: an Update without a Stack that waits, one that was deleted by force, a
-    /// task that does not end, the label of a namespace, or an annotation that the forwarder does not watch.
+    /// task that does not end, or the label of a namespace.
     pub(super) fn needs_sweep(self) -> bool {
         matches!(
             self,
@@ -104,7 +92,6 @@ impl Action {
                 | Self::DeleteUpdateOf { force: true, .. }
                 | Self::GiveAway(_)
                 | Self::TerminateNamespace
-                | Self::Ttl { .. }
                 | Self::Settle(hostile::HOSTILE)
                 | Self::Attack(..)
         )
@@ -178,25 +165,6 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.extend((0..stacks).map(|stack| (mended + MADE_WITHIN + dice.seconds(60), Action::Request(stack))));
     }
     (script, end)
-}
-
-/// The retries and the TTLs of the Stacks that a script creates, from their own dice.
-pub(super) fn lives(dice: &mut Dice, script: &[(Timestamp, Action)], end: Timestamp) -> Vec<(Timestamp, Action)> {
-    let mut lives = Vec::new();
-    for (created, action) in script {
-        let Action::CreateStack(stack) = *action else { continue };
-        let created = *created + MADE_WITHIN;
-        if dice.chance(400) {
-            let (limit, first_backoff_seconds) = (dice.below(4), [None, Some(1), Some(5)][dice.index(3)]);
-            lives.push((created + dice.seconds(120), Action::Retries { stack, limit, first_backoff_seconds }));
-        }
-        if dice.chance(150) {
-            // Some have ended when they are set.
-            let minutes = 4 + dice.below(12);
-            lives.push((end.min(created + dice.seconds(900)), Action::Ttl { stack, minutes }));
-        }
-    }
-    lives
 }
 
 /// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a
