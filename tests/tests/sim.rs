@@ -65,7 +65,7 @@ fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
 const FAULTS: usize = 20;
 
 #[test]
-fn world_with_one_fault_comes_to_the_same_as_without() {
+fn single_fault_does_not_change_the_end_state() {
     let (tried, report) = single_faults(None, FAULTS);
     assert_none_failed(&report);
     let injected = report.stats.injected;

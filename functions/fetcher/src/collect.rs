@@ -13,47 +13,95 @@ use driftless_core::{Retention, SourceRef, Stack as CoreStack};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector};
 use jiff::Timestamp;
 
-use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
+use crate::{Error, Fetcher, transport::Artifacts};
 
-/// Deletes the trees of a source that are too old to be used and that no object names. If neither a Stack nor a Workspace names
-/// the source, the result of its last fetch is deleted with its last tree.
-pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    source: &ObjectKey,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let listing = list(ports.objects, &keys::trees(source)).await?;
-    let trees = keys::stored_trees(listing.iter().map(|(key, modified)| (key.as_str(), *modified)));
-    let expired: Vec<_> = trees.iter().filter(|(_, tree)| settings.retention.has_expired(**tree, now)).collect();
-    if expired.is_empty() {
-        return Ok(());
-    }
-    // After the ages: see the rule.
-    let mut named = of_updates(ports, settings, source).await?;
-    let is_used = of_stacks(ports, source, &mut named).await? || is_workspaces(ports, source).await?;
-    // For git, no Kubernetes object has the current revision.
-    let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
-    named.extend(offered.filter(|_| is_used).map(|artifact| artifact.digest));
-    let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
-    let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| folder);
-    let named: BTreeSet<_> = named.iter().map(|digest| keys::tree(source, digest)).collect();
-    let mut deleted = 0;
-    for (folder, _) in expired {
-        // The newest was requested last: a destroy may need it when the source is gone.
-        if named.contains(folder) || newest == Some(folder) {
-            continue;
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
+    /// Deletes the trees of a source that are too old to be used and that no object names. If neither a Stack nor a Workspace
+    /// names the source, the result of its last fetch is deleted with its last tree.
+    pub(crate) async fn collect(&self, source: &ObjectKey) -> Result<(), Error> {
+        let listing = list(self.objects, &keys::trees(source)).await?;
+        let trees = keys::stored_trees(listing.iter().map(|(key, modified)| (key.as_str(), *modified)));
+        let expired: Vec<_> = trees.iter().filter(|(_, tree)| self.settings.retention.has_expired(**tree, self.now)).collect();
+        if expired.is_empty() {
+            return Ok(());
         }
-        // A tree exists if its manifest does: a crash here leaves a pack, which expires by itself.
-        ports.objects.delete(&folder.manifest()).await?;
-        ports.objects.delete(&folder.pack()).await?;
-        tracing::info!(tree = %folder, "deleted an unused tree");
-        deleted += 1;
+        // After the ages: see the rule.
+        let mut named = self.digests_of_updates(source).await?;
+        let is_used = self.digests_of_stacks(source, &mut named).await? || self.is_of_workspace(source).await?;
+        // For git, no Kubernetes object has the current revision.
+        let offered = self.outcome_before(source).await?.and_then(|outcome| outcome.artifact);
+        named.extend(offered.filter(|_| is_used).map(|artifact| artifact.digest));
+        let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
+        let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| folder);
+        let named: BTreeSet<_> = named.iter().map(|digest| keys::tree(source, digest)).collect();
+        let mut deleted = 0;
+        for (folder, _) in expired {
+            // The newest was requested last: a destroy may need it when the source is gone.
+            if named.contains(folder) || newest == Some(folder) {
+                continue;
+            }
+            // A tree exists if its manifest does: a crash here leaves a pack, which expires by itself.
+            self.objects.delete(&folder.manifest()).await?;
+            self.objects.delete(&folder.pack()).await?;
+            tracing::info!(tree = %folder, "deleted an unused tree");
+            deleted += 1;
+        }
+        if deleted == trees.len() && !is_used {
+            self.objects.delete(&keys::fetch(source)).await?;
+        }
+        Ok(())
     }
-    if deleted == trees.len() && !is_used {
-        ports.objects.delete(&keys::fetch(source)).await?;
+
+    /// The digests that Updates name, finished or not: in the namespace, and in the system namespace for a terminating one.
+    async fn digests_of_updates(&self, source: &ObjectKey) -> Result<BTreeSet<String>, Error> {
+        let namespaces = BTreeSet::from([source.namespace.as_str(), self.settings.system_namespace.as_str()]);
+        let mut named = BTreeSet::new();
+        for namespace in namespaces {
+            // An unreadable Update is left out here, and cannot be launched either.
+            let mut pages = Pages::<_, Update>::new(self.cluster, Some(namespace), Selector::All);
+            while let Some(page) = pages.next().await? {
+                named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
+            }
+        }
+        Ok(named)
     }
-    Ok(())
+
+    /// Adds the digests that the source offers now, if a Stack uses it. Returns whether one does.
+    async fn digests_of_stacks(&self, source: &ObjectKey, named: &mut BTreeSet<String>) -> Result<bool, Error> {
+        let wanted = |reference: SourceRef| {
+            let (api_version, kind, name) = reference.object();
+            let wanted = source.sibling(api_version, kind, name);
+            (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
+        };
+        let mut sources = BTreeSet::new();
+        let mut pages = Pages::<_, Stack>::new(self.cluster, Some(&source.namespace), Selector::All);
+        while let Some(page) = pages.next().await? {
+            sources.extend(page.iter().flat_map(|stack| CoreStack::from(stack).spec.sources).filter_map(wanted));
+        }
+        for key in &sources {
+            match self.cluster.get_dynamic(key).await {
+                Ok(object) => {
+                    named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
+                }
+                // A kind that is not served or cannot be read, or an unreadable object, is of no use to a Stack.
+                Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
+                    tracing::warn!(source = %key, message, "cannot read a source");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(!sources.is_empty())
+    }
+
+    /// Returns whether it is the source of a Workspace that names one itself.
+    async fn is_of_workspace(&self, source: &ObjectKey) -> Result<bool, Error> {
+        // The kind is in lower case: see `keys::source_of_trees`.
+        if source.kind != "workspace" {
+            return Ok(false);
+        }
+        let workspace = self.cluster.get::<Workspace>(&source.namespace, &source.name).await?;
+        Ok(workspace.is_some_and(|workspace| matches!(workspace.own_source(), Ok(Some(_)))))
+    }
 }
 
 async fn list<O: Objects>(objects: &O, prefix: &str) -> Result<Vec<(String, Timestamp)>, Error> {
@@ -65,65 +113,6 @@ async fn list<O: Objects>(objects: &O, prefix: &str) -> Result<Vec<(String, Time
         }
         all.extend(page);
     }
-}
-
-/// The digests that Updates name, finished or not: in the namespace, and in the system namespace for a terminating one.
-async fn of_updates<C: Cluster, O, Q, A>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    source: &ObjectKey,
-) -> Result<BTreeSet<String>, Error> {
-    let namespaces = BTreeSet::from([source.namespace.as_str(), settings.system_namespace.as_str()]);
-    let mut named = BTreeSet::new();
-    for namespace in namespaces {
-        // An unreadable Update is left out here, and cannot be launched either.
-        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Selector::All);
-        while let Some(page) = pages.next().await? {
-            named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
-        }
-    }
-    Ok(named)
-}
-
-/// Adds the digests that the source offers now, if a Stack uses it. Returns whether one does.
-async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    source: &ObjectKey,
-    named: &mut BTreeSet<String>,
-) -> Result<bool, Error> {
-    let wanted = |reference: SourceRef| {
-        let (api_version, kind, name) = reference.object();
-        let wanted = source.sibling(api_version, kind, name);
-        (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
-    };
-    let mut sources = BTreeSet::new();
-    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&source.namespace), Selector::All);
-    while let Some(page) = pages.next().await? {
-        sources.extend(page.iter().flat_map(|stack| CoreStack::from(stack).spec.sources).filter_map(wanted));
-    }
-    for key in &sources {
-        match ports.cluster.get_dynamic(key).await {
-            Ok(object) => {
-                named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
-            }
-            // A kind that is not served or cannot be read, or an unreadable object, is of no use to a Stack.
-            Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
-                tracing::warn!(source = %key, message, "cannot read a source");
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(!sources.is_empty())
-}
-
-/// Returns whether it is the source of a Workspace that names one itself.
-async fn is_workspaces<C: Cluster, O, Q, A>(ports: &Ports<'_, C, O, Q, A>, source: &ObjectKey) -> Result<bool, Error> {
-    // The kind is in lower case: see `keys::source_of_trees`.
-    if source.kind != "workspace" {
-        return Ok(false);
-    }
-    let workspace = ports.cluster.get::<Workspace>(&source.namespace, &source.name).await?;
-    Ok(workspace.is_some_and(|workspace| matches!(workspace.own_source(), Ok(Some(_)))))
 }
 
 /// Returns whether a tree is stored. A tree that is nearly too old is refreshed: its manifest is written again.

@@ -8,112 +8,104 @@ use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, InvalidDigest, unpack};
-use jiff::Timestamp;
 
 use crate::{
-    Answer, Error, Ports, Refusal, Settings,
+    Answer, Error, Fetcher, Refusal, Settings,
     collect::is_stored,
     store,
     transport::{Artifacts, Download, Place},
 };
 
-pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    is_resting: impl Fn(&str) -> bool,
-    now: Timestamp,
-) -> Result<Option<Answer>, Error> {
-    let (group, kind) = (key.group().to_owned(), key.kind.clone());
-    let (stated, artifact) = match offered(ports, key).await {
-        Ok(Some(offered)) => offered,
-        Ok(None) if is_used(settings, key) => return Ok(None),
-        // A user's Update may name any kind. No state of the source is known, so the answer has no subject.
-        Ok(None) => return Ok(Some((String::new(), Err(Refusal::Kind { group, kind })))),
-        Err(Error::Kubernetes(KubernetesError::Permanent { message, .. })) => {
-            return Ok(Some((String::new(), Err(Refusal::Unreadable { group, kind, message }))));
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
+    pub(crate) async fn fetch_flux(&self, key: &ObjectKey, is_resting: impl Fn(&str) -> bool) -> Result<Option<Answer>, Error> {
+        let (group, kind) = (key.group().to_owned(), key.kind.clone());
+        let (stated, artifact) = match self.offered_artifact(key).await {
+            Ok(Some(offered)) => offered,
+            Ok(None) if is_used(self.settings, key) => return Ok(None),
+            // A user's Update may name any kind. No state of the source is known, so the answer has no subject.
+            Ok(None) => return Ok(Some((String::new(), Err(Refusal::Kind { group, kind })))),
+            Err(Error::Kubernetes(KubernetesError::Permanent { message, .. })) => {
+                return Ok(Some((String::new(), Err(Refusal::Unreadable { group, kind, message }))));
+            }
+            Err(error) => return Err(error),
+        };
+        if is_resting(&stated) {
+            return Ok(None);
         }
-        Err(error) => return Err(error),
-    };
-    if is_resting(&stated) {
-        return Ok(None);
+        let stored = self.store_offered(key, &stated, &artifact).await?;
+        // A missing or different artifact was replaced: the object may name the new one already.
+        if matches!(stored, Err(Refusal::Gone | Refusal::Mismatch(_)))
+            && let Some((newer, artifact)) = self.offered_artifact(key).await?.filter(|(_, newer)| *newer != artifact)
+        {
+            let stored = self.store_offered(key, &newer, &artifact).await?;
+            return Ok(Some((newer, stored.map(|()| None))));
+        }
+        Ok(Some((stated, stored.map(|()| None))))
     }
-    let stored = store(ports, settings, key, &stated, &artifact, now).await?;
-    // A missing or different artifact was replaced: the object may name the new one already.
-    if matches!(stored, Err(Refusal::Gone | Refusal::Mismatch(_)))
-        && let Some((newer, artifact)) = offered(ports, key).await?.filter(|(_, newer)| *newer != artifact)
-    {
-        let stored = store(ports, settings, key, &newer, &artifact, now).await?;
-        return Ok(Some((newer, stored.map(|()| None))));
+
+    /// What the source offers now, with the digest that it states.
+    async fn offered_artifact(&self, key: &ObjectKey) -> Result<Option<(String, Artifact)>, Error> {
+        let artifact = self.cluster.get_dynamic(key).await?.and_then(|object| Source::from_object(&object).artifact);
+        Ok(artifact.and_then(|artifact| Some((artifact.digest.clone()?, artifact))))
     }
-    Ok(Some((stated, stored.map(|()| None))))
-}
 
-/// What the source offers now, with the digest that it states.
-async fn offered<C: Cluster, O, Q, A>(
-    ports: &Ports<'_, C, O, Q, A>,
-    key: &ObjectKey,
-) -> Result<Option<(String, Artifact)>, Error> {
-    let artifact = ports.cluster.get_dynamic(key).await?.and_then(|object| Source::from_object(&object).artifact);
-    Ok(artifact.and_then(|artifact| Some((artifact.digest.clone()?, artifact))))
-}
-
-async fn store<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    stated: &str,
-    artifact: &Artifact,
-    now: Timestamp,
-) -> Result<Result<(), Refusal>, Error> {
-    let digest = digest(stated).map_err(Refusal::from);
-    let (digest, place) = match digest.and_then(|digest| Ok((digest, place(settings, key, artifact)?))) {
-        Ok(checked) => checked,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    store_from(ports, settings, key, stated, (&place, digest), now).await
-}
-
-/// Stores the artifact at a place, unless it is stored.
-async fn store_from<C, O: Objects, Q, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    stated: &str,
-    (place, digest): (&Place, Digest),
-    now: Timestamp,
-) -> Result<Result<(), Refusal>, Error> {
-    let folder = keys::tree(key, stated);
-    if is_stored(ports.objects, &folder, settings.retention, now).await? {
-        return Ok(Ok(()));
+    async fn store_offered(&self, key: &ObjectKey, stated: &str, artifact: &Artifact) -> Result<Result<(), Refusal>, Error> {
+        let digest = digest(stated).map_err(Refusal::from);
+        let (digest, place) = match digest.and_then(|digest| Ok((digest, place(self.settings, key, artifact)?))) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        self.store_artifact(key, stated, (&place, digest)).await
     }
-    match archive(ports.artifacts, settings, place, digest).await {
-        Ok((tree, mut spool)) => store::store(ports.objects, settings, key, &folder, &tree, &mut spool).await,
-        Err(refusal) => Ok(Err(refusal)),
-    }
-}
 
-/// Fetches the artifact that a Workspace names by its URL. `key` is the Workspace's.
-pub(crate) async fn fetch_of_workspace<C, O: Objects, Q, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    (url, stated): (&str, &str),
-    now: Timestamp,
-) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
-    let wrong = |field, value: &str, why| Refusal::Artifact { field, value: value.to_owned(), why };
-    let of_digest = |error: InvalidDigest| wrong("spec.flux.digest", stated, error.to_string());
-    let (digest, place) = match digest(stated).map_err(of_digest).and_then(|digest| Ok((digest, place_of(settings, key, url)?))) {
-        Ok(checked) => checked,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let stored = store_from(ports, settings, key, stated, (&place, digest), now).await?;
-    Ok(match stored {
-        Ok(()) => Ok(Some(FetchedArtifact { revision: stated.to_owned(), digest: stated.to_owned() })),
-        Err(Refusal::Gone) => Err(Refusal::Outdated { url: url.to_owned() }),
-        Err(Refusal::Artifact { why, .. }) => Err(wrong("spec.flux.url", url, why)),
-        Err(refusal) => Err(refusal),
-    })
+    /// Stores the artifact at a place, unless it is stored.
+    async fn store_artifact(
+        &self,
+        key: &ObjectKey,
+        stated: &str,
+        (place, digest): (&Place, Digest),
+    ) -> Result<Result<(), Refusal>, Error> {
+        let folder = keys::tree(key, stated);
+        if is_stored(self.objects, &folder, self.settings.retention, self.now).await? {
+            return Ok(Ok(()));
+        }
+        match self.unpacked(place, digest).await {
+            Ok((tree, mut spool)) => store::store(self.objects, self.settings, key, &folder, &tree, &mut spool).await,
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// Fetches the artifact that a Workspace names by its URL. `key` is the Workspace's.
+    pub(crate) async fn fetch_flux_of_workspace(
+        &self,
+        key: &ObjectKey,
+        (url, stated): (&str, &str),
+    ) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
+        let wrong = |field, value: &str, why| Refusal::Artifact { field, value: value.to_owned(), why };
+        let of_digest = |error: InvalidDigest| wrong("spec.flux.digest", stated, error.to_string());
+        let (digest, place) =
+            match digest(stated).map_err(of_digest).and_then(|digest| Ok((digest, place_of(self.settings, key, url)?))) {
+                Ok(checked) => checked,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+        let stored = self.store_artifact(key, stated, (&place, digest)).await?;
+        Ok(match stored {
+            Ok(()) => Ok(Some(FetchedArtifact { revision: stated.to_owned(), digest: stated.to_owned() })),
+            Err(Refusal::Gone) => Err(Refusal::Outdated { url: url.to_owned() }),
+            Err(Refusal::Artifact { why, .. }) => Err(wrong("spec.flux.url", url, why)),
+            Err(refusal) => Err(refusal),
+        })
+    }
+
+    /// Downloads the archive, verifies it and only then unpacks it. The content is in scratch files, not in memory.
+    async fn unpacked(&self, place: &Place, digest: Digest) -> Result<(driftless_source::Tree, std::fs::File), Refusal> {
+        let mut download = Download::new(digest, self.settings.max_archive_bytes)?;
+        self.artifacts.get(place, &mut download).await?;
+        let file = download.finish()?;
+        let spool = tempfile::tempfile()?;
+        let tree = unpack(BufReader::new(file), &self.settings.limits, &spool).map_err(store::refusal)?;
+        Ok((tree, spool))
+    }
 }
 
 /// The place of a Workspace's URL, if that is one of an artifact of a source of the Workspace's own namespace. `key` is the
@@ -186,21 +178,6 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
         ));
     }
     Ok(place)
-}
-
-/// Downloads the archive, verifies it and only then unpacks it. The content is in scratch files, not in memory.
-async fn archive<A: Artifacts>(
-    artifacts: &A,
-    settings: &Settings,
-    place: &Place,
-    digest: Digest,
-) -> Result<(driftless_source::Tree, std::fs::File), Refusal> {
-    let mut download = Download::new(digest, settings.max_archive_bytes)?;
-    artifacts.get(place, &mut download).await?;
-    let file = download.finish()?;
-    let spool = tempfile::tempfile()?;
-    let tree = unpack(BufReader::new(file), &settings.limits, &spool).map_err(store::refusal)?;
-    Ok((tree, spool))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
 use driftless_telemetry::env;
-use fetcher::{Ports, Settings, Transport, failed, git, git_files, handle, limit_memory};
+use fetcher::{Fetcher, Settings, Transport, failed, git, git_files, limit_memory};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 
@@ -59,8 +59,9 @@ async fn main() -> Result<(), Error> {
             Err(error) => return failed(&request, error.into(), now()),
         };
         let artifacts = direct.clone().unwrap_or_else(|| Transport::proxy(cluster.kube().clone()));
-        let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
-        Box::pin(handle(&ports, &settings, &request, sent, now)).await
+        let (objects, queues, artifacts, settings) = (&objects, &queues, &artifacts, &settings);
+        let fetcher = Fetcher { cluster: &cluster, objects, queues, artifacts, settings, now: now() };
+        Box::pin(fetcher.handle(&request, sent, now)).await
     };
     let parse = |body: &str, sent: Option<Timestamp>| Ok((FetchRequest::parse(body.as_bytes())?, sent.unwrap_or_else(now)));
     // A batch has one message.

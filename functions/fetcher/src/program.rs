@@ -7,12 +7,11 @@ use driftless_aws::{Objects, Queues};
 use driftless_contract::{ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Tree};
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::{Answer, Error, Ports, Refusal, Settings, collect::is_stored, store, transport::Artifacts};
+use crate::{Answer, Error, Fetcher, Refusal, collect::is_stored, store, transport::Artifacts};
 
 /// A Pulumi YAML project: the program's own fields beside the project's.
 #[derive(Serialize)]
@@ -23,33 +22,55 @@ struct Project<'a> {
     program: &'a ProgramBody,
 }
 
-pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    now: Timestamp,
-) -> Result<Option<Answer>, Error> {
-    let Some(program) = ports.cluster.get::<Program>(&key.namespace, &key.name).await? else { return Ok(None) };
-    let generation = format!("generation {}", program.metadata.generation.unwrap_or_default());
-    let content = match document(&program) {
-        Ok(content) => content,
-        Err(refusal) => return Ok(Some((generation, Err(refusal)))),
-    };
-    let digest = Digest::sha256(content.as_bytes()).to_string();
-    let (tree, mut spool) = match tree(&content) {
-        Ok(tree) => tree,
-        Err(refusal) => return Ok(Some((generation, Err(refusal)))),
-    };
-    let folder = keys::tree(key, &digest);
-    let stored = if is_stored(ports.objects, &folder, settings.retention, now).await? {
-        Ok(())
-    } else {
-        store::store(ports.objects, settings, key, &folder, &tree, &mut spool).await?
-    };
-    if stored.is_ok() {
-        publish(ports, settings, program, &folder, &digest, content.len(), now).await?;
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
+    pub(crate) async fn fetch_program(&self, key: &ObjectKey) -> Result<Option<Answer>, Error> {
+        let Some(program) = self.cluster.get::<Program>(&key.namespace, &key.name).await? else { return Ok(None) };
+        let generation = format!("generation {}", program.metadata.generation.unwrap_or_default());
+        let content = match document(&program) {
+            Ok(content) => content,
+            Err(refusal) => return Ok(Some((generation, Err(refusal)))),
+        };
+        let digest = Digest::sha256(content.as_bytes()).to_string();
+        let (tree, mut spool) = match tree(&content) {
+            Ok(tree) => tree,
+            Err(refusal) => return Ok(Some((generation, Err(refusal)))),
+        };
+        let folder = keys::tree(key, &digest);
+        let stored = if is_stored(self.objects, &folder, self.settings.retention, self.now).await? {
+            Ok(())
+        } else {
+            store::store(self.objects, self.settings, key, &folder, &tree, &mut spool).await?
+        };
+        if stored.is_ok() {
+            self.publish_program(program, &folder, &digest, content.len()).await?;
+        }
+        Ok(Some((generation, stored.map(|()| None))))
     }
-    Ok(Some((generation, stored.map(|()| None))))
+
+    async fn publish_program(&self, mut program: Program, folder: &str, digest: &str, size: usize) -> Result<(), Error> {
+        let generation = program.metadata.generation;
+        let published = program.status.as_ref().filter(|status| status.observed_generation == generation);
+        if published.and_then(|status| status.artifact.as_ref()?.digest.as_deref()) == Some(digest) {
+            return Ok(());
+        }
+        program.status = Some(ProgramStatus {
+            artifact: Some(Artifact {
+                digest: Some(digest.to_owned()),
+                last_update_time: Some(Time(self.now)),
+                path: folder.to_owned(),
+                revision: generation.unwrap_or_default().to_string(),
+                size: i64::try_from(size).ok(),
+                url: format!("s3://{}/{folder}", self.settings.bucket),
+                ..Artifact::default()
+            }),
+            observed_generation: generation,
+        });
+        match self.cluster.replace_status(&program).await {
+            // It was edited in the meantime: the Stacks will request the newer generation.
+            Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 fn tree(document: &str) -> Result<(Tree, File), Refusal> {
@@ -63,39 +84,6 @@ fn document(program: &Program) -> Result<String, Refusal> {
     let body = program.spec.program.clone().unwrap_or_default();
     let project = Project { name: &program.name_any(), runtime: "yaml", program: &body };
     serde_saphyr::to_string(&project).map_err(|error| Refusal::Program(error.to_string()))
-}
-
-async fn publish<C: Cluster, O, Q, A>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    mut program: Program,
-    folder: &str,
-    digest: &str,
-    size: usize,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let generation = program.metadata.generation;
-    let published = program.status.as_ref().filter(|status| status.observed_generation == generation);
-    if published.and_then(|status| status.artifact.as_ref()?.digest.as_deref()) == Some(digest) {
-        return Ok(());
-    }
-    program.status = Some(ProgramStatus {
-        artifact: Some(Artifact {
-            digest: Some(digest.to_owned()),
-            last_update_time: Some(Time(now)),
-            path: folder.to_owned(),
-            revision: generation.unwrap_or_default().to_string(),
-            size: i64::try_from(size).ok(),
-            url: format!("s3://{}/{folder}", settings.bucket),
-            ..Artifact::default()
-        }),
-        observed_generation: generation,
-    });
-    match ports.cluster.replace_status(&program).await {
-        // It was edited in the meantime: the Stacks will request the newer generation.
-        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 #[cfg(test)]

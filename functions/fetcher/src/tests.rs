@@ -1,9 +1,6 @@
 //! The fetcher with ports in memory.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-};
+use std::{cell::RefCell, collections::BTreeMap};
 
 use driftless_contract::{FetchedArtifact, ObjectKey, to_json};
 use driftless_source::Digest;
@@ -140,9 +137,16 @@ fn is_there(world: &World, source: &ObjectKey, digest: &str) -> bool {
 }
 
 fn ask_of(world: &World, served: &Served<'_>, source: &ObjectKey, collect: bool) -> Option<Result<(), Error>> {
-    let ports = Ports { cluster: world, objects: world, queues: world, artifacts: served };
     let request = FetchRequest { version: VERSION, source: source.clone(), collect, hops: 0 };
-    world.drive(handle(&ports, &settings(), &request, world.now(), || world.now()))
+    world.drive(fetcher(world, served, &settings()).handle(&request, world.now(), || world.now()))
+}
+
+fn fetcher<'a>(
+    world: &'a World,
+    artifacts: &'a Served<'a>,
+    settings: &'a Settings,
+) -> Fetcher<'a, World, World, World, Served<'a>> {
+    Fetcher { cluster: world, objects: world, queues: world, artifacts, settings, now: world.now() }
 }
 
 fn nothing_served() -> Served<'static> {
@@ -469,16 +473,9 @@ fn a_program_of_another_operators_namespace_keeps_its_status() {
 /// Answers a request that was sent this long ago, with a fetch that takes this long.
 fn ask_by(world: &World, sent_ago: SignedDuration, takes: SignedDuration) {
     let served = nothing_served();
-    let ports = Ports { cluster: world, objects: world, queues: world, artifacts: &served };
     let request = FetchRequest { version: VERSION, source: repository(), collect: false, hops: 0 };
     let sent = world.now() - sent_ago;
-    // The clock is read at the start, at the start of the answer, and at its end.
-    let reads = Cell::new(0);
-    let clock = || {
-        reads.set(reads.get() + 1);
-        if reads.get() < 3 { world.now() } else { world.now() + takes }
-    };
-    world.drive(handle(&ports, &settings(), &request, sent, clock)).unwrap().unwrap();
+    world.drive(fetcher(world, &served, &settings()).handle(&request, sent, || world.now() + takes)).unwrap().unwrap();
 }
 
 #[test]

@@ -5,30 +5,29 @@ use driftless_api::{OwnSource, Workspace};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::ObjectKey;
 use driftless_kubernetes::Cluster;
-use jiff::Timestamp;
 
-use crate::{Answer, Error, Ports, Settings, flux, git, transport::Artifacts};
+use crate::{Answer, Error, Fetcher, transport::Artifacts};
 
-pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &Settings,
-    key: &ObjectKey,
-    is_resting: impl Fn(&str) -> bool,
-    now: Timestamp,
-) -> Result<Option<Answer>, Error> {
-    let Some(workspace) = ports.cluster.get::<Workspace>(&key.namespace, &key.name).await? else { return Ok(None) };
-    let Ok(Some(source)) = workspace.own_source() else { return Ok(None) };
-    let subject = source.fingerprint();
-    if is_resting(&subject) {
-        return Ok(None);
-    }
-    match source {
-        OwnSource::Git { url, reference, dir, auth, .. } => {
-            git::fetch_of_workspace(ports, settings, key, (url, reference, dir, auth), &subject, now).await
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
+    pub(crate) async fn fetch_of_workspace(
+        &self,
+        key: &ObjectKey,
+        is_resting: impl Fn(&str) -> bool,
+    ) -> Result<Option<Answer>, Error> {
+        let Some(workspace) = self.cluster.get::<Workspace>(&key.namespace, &key.name).await? else { return Ok(None) };
+        let Ok(Some(source)) = workspace.own_source() else { return Ok(None) };
+        let subject = source.fingerprint();
+        if is_resting(&subject) {
+            return Ok(None);
         }
-        OwnSource::Flux { url, digest, .. } => {
-            let result = flux::fetch_of_workspace(ports, settings, key, (url, digest), now).await?;
-            Ok(Some((subject, result)))
+        match source {
+            OwnSource::Git { url, reference, dir, auth, .. } => {
+                self.fetch_git_of_workspace(key, (url, reference, dir, auth), &subject).await
+            }
+            OwnSource::Flux { url, digest, .. } => {
+                let result = self.fetch_flux_of_workspace(key, (url, digest)).await?;
+                Ok(Some((subject, result)))
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! namespace.
 
 use driftless_api::Update;
-use driftless_aws::Queues;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{ObjectKey, Operation, RunHint, RunId};
 use driftless_core::{Admissions, Applicant, run::WaitReason};
 use driftless_kubernetes::{Cluster, admissions};
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
-use crate::{Ports, Settings, Stop, request::Request};
+use crate::{Launcher, Stop, request::Request};
 
 /// A slot that a run may take but has not taken.
 pub(crate) struct Offer {
@@ -41,40 +41,37 @@ impl Offer {
     }
 }
 
-/// Asks for a slot. A run that must wait is queued.
-pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    run: &RunId,
-    request: &Request,
-    now: Timestamp,
-) -> Result<Offer, Stop> {
-    let stack = request.stack.as_ref().map(|stack| stack.namespace.clone());
-    let applicant = Applicant {
-        namespace: run.update.namespace.clone(),
-        counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
-        name: run.update.name.clone(),
-        destroys: request.operation == Operation::Destroy,
-        since: update.creation_timestamp().map_or(now, |created| created.0),
-        seen: now,
-    };
-    let (lease, before) = admissions::read(ports.cluster, &settings.system_namespace).await?;
-    let mut all = before.clone();
-    let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok(Offer { lease, before, after: all }) };
-    if all == before {
-        return Err(Stop::wait(WaitReason::ConcurrencyLimit, words));
-    }
-    admissions::write(ports.cluster, lease, &all).await?;
-    // Only when the entry is renewed, because the hint counts as a message of the namespace of the holder.
-    let turn = usize::try_from(now.as_millisecond()).ok().and_then(|now| now.checked_rem(all.running.len()));
-    if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
-        // The holder's run may have ended without releasing the slot, so each holder is hinted in turn.
-        let ObjectKey { api_version, kind, .. } = &run.update;
-        let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
-        if let Some(hint) = RunHint::after(0, update, Some(uid.clone())) {
-            ports.queues.run(&hint, 0).await?;
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Asks for a slot. A run that must wait is queued.
+    pub(crate) async fn ask_for_slot(&self, update: &Update, run: &RunId, request: &Request) -> Result<Offer, Stop> {
+        let stack = request.stack.as_ref().map(|stack| stack.namespace.clone());
+        let applicant = Applicant {
+            namespace: run.update.namespace.clone(),
+            counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
+            name: run.update.name.clone(),
+            destroys: request.operation == Operation::Destroy,
+            since: update.creation_timestamp().map_or(self.now, |created| created.0),
+            seen: self.now,
+        };
+        let (lease, before) = admissions::read(self.cluster, &self.settings.system_namespace).await?;
+        let mut all = before.clone();
+        let Err(words) = all.admit(self.settings.limits, &run.uid, applicant) else {
+            return Ok(Offer { lease, before, after: all });
+        };
+        if all == before {
+            return Err(Stop::wait(WaitReason::ConcurrencyLimit, words));
         }
+        admissions::write(self.cluster, lease, &all).await?;
+        // Only when the entry is renewed, because the hint counts as a message of the namespace of the holder.
+        let turn = usize::try_from(self.now.as_millisecond()).ok().and_then(|millis| millis.checked_rem(all.running.len()));
+        if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
+            // The holder's run may have ended without releasing the slot, so each holder is hinted in turn.
+            let ObjectKey { api_version, kind, .. } = &run.update;
+            let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
+            if let Some(hint) = RunHint::after(0, update, Some(uid.clone())) {
+                self.queues.run(&hint, 0).await?;
+            }
+        }
+        Err(Stop::wait(WaitReason::ConcurrencyLimit, words))
     }
-    Err(Stop::wait(WaitReason::ConcurrencyLimit, words))
 }

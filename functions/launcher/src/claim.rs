@@ -8,103 +8,92 @@ use driftless_contract::{
 };
 use driftless_core::run::{AbandonReason, WaitReason};
 use driftless_kubernetes::{Cluster, Error, admissions};
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{ResourceExt as _, core::ObjectMeta};
 
-use crate::{Ports, Settings, Stop, close};
+use crate::{Launcher, Stop};
 
-/// Takes the claim for a run, unless the run holds it. The recorder releases it.
-pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    namespace: &str,
-    run: &RunId,
-    is_check: bool,
-    now: Timestamp,
-) -> Result<(), Stop> {
-    let holder = (names::UPDATE.to_owned(), format!("{}/{}", run.update.namespace, run.update.name));
-    let check = is_check.then(|| (names::DRIFT_CHECK.to_owned(), "true".to_owned()));
-    let lease = Lease {
-        metadata: ObjectMeta {
-            name: Some(run.claim.clone()),
-            namespace: Some(namespace.to_owned()),
-            annotations: Some([holder].into_iter().chain(check).collect()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
-    };
-    match ports.cluster.create(&lease).await {
-        Ok(_) => Ok(()),
-        // It was released in between: the next reconciliation takes it.
-        Err(error @ Error::Conflict { .. }) => {
-            if is_ours(ports, namespace, run, is_check, now).await? {
-                Ok(())
-            } else {
-                Err(error.into())
-            }
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Returns whether a run without an owner holds its claim or a slot, left from an interrupted launch.
-pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    folder: &RunFolder,
-) -> Result<bool, crate::Error> {
-    let Some(Launch { run, .. }) = ports.objects.read(&folder.launch()).await? else { return Ok(false) };
-    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, &run.claim).await?;
-    let holder = lease.and_then(|lease| lease.spec?.holder_identity);
-    if holder.as_ref() == Some(&run.uid) {
-        return Ok(true);
-    }
-    let (_, all) = admissions::read(ports.cluster, &settings.system_namespace).await?;
-    Ok(all.running.contains_key(&run.uid))
-}
-
-/// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that holds it. Any other run preempts a
-/// drift check.
-pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    namespace: &str,
-    run: &RunId,
-    is_check: bool,
-    now: Timestamp,
-) -> Result<bool, Stop> {
-    let Some(mut lease) = ports.cluster.get::<Lease>(namespace, &run.claim).await? else { return Ok(false) };
-    let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
-    if uid.as_ref() == Some(&run.uid) {
-        return Ok(true);
-    }
-    if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
-        // The recorder wakes waiting runs only for a claim with this mark. After a conflict, the claim may have another holder.
-        ports.cluster.replace(&lease).await?;
-    }
-    let annotations = lease.metadata.annotations.unwrap_or_default();
-    let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
-    if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
-        let folder = keys::run(&run.update.cluster, uid);
-        if !close(ports, &folder, &AbandonReason::Preempted, now).await?
-            && let Some(task) = ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
-        {
-            ports.tasks.stop(&task, "another run of the same Pulumi stack is waiting").await?;
-        }
-    }
-    let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
-    if let Some((namespace, name)) = by.split_once('/') {
-        // The sweep hints every incomplete Update. The holder may be deleted, or complete only by a status that a tenant wrote.
-        let holder = match ports.cluster.get::<Update>(namespace, name).await {
-            // The recorder ends its run.
-            Err(Error::Unreadable { .. }) => None,
-            holder => holder?,
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Takes the claim for a run, unless the run holds it. The recorder releases it.
+    pub(crate) async fn take_claim(&self, run: &RunId, is_check: bool) -> Result<(), Stop> {
+        let holder = (names::UPDATE.to_owned(), format!("{}/{}", run.update.namespace, run.update.name));
+        let check = is_check.then(|| (names::DRIFT_CHECK.to_owned(), "true".to_owned()));
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(run.claim.clone()),
+                namespace: Some(self.settings.system_namespace.clone()),
+                annotations: Some([holder].into_iter().chain(check).collect()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
         };
-        if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
-            let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
-            if let Some(hint) = RunHint::after(0, update, uid) {
-                ports.queues.run(&hint, 0).await?;
+        match self.cluster.create(&lease).await {
+            Ok(_) => Ok(()),
+            // It was released in between: the next reconciliation takes it.
+            Err(error @ Error::Conflict { .. }) => {
+                if self.has_claim(run, is_check).await? {
+                    Ok(())
+                } else {
+                    Err(error.into())
+                }
             }
+            Err(error) => Err(error.into()),
         }
     }
-    Err(Stop::wait(WaitReason::StackClaimed, format!("the Pulumi stack is in use by {by}")))
+
+    /// Returns whether a run without an owner holds its claim or a slot, left from an interrupted launch.
+    pub(crate) async fn holds_claim_or_slot(&self, folder: &RunFolder) -> Result<bool, crate::Error> {
+        let Some(Launch { run, .. }) = self.objects.read(&folder.launch()).await? else { return Ok(false) };
+        let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, &run.claim).await?;
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        if holder.as_ref() == Some(&run.uid) {
+            return Ok(true);
+        }
+        let (_, all) = admissions::read(self.cluster, &self.settings.system_namespace).await?;
+        Ok(all.running.contains_key(&run.uid))
+    }
+
+    /// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that holds it. Any other run
+    /// preempts a drift check.
+    pub(crate) async fn has_claim(&self, run: &RunId, is_check: bool) -> Result<bool, Stop> {
+        let Some(mut lease) = self.cluster.get::<Lease>(&self.settings.system_namespace, &run.claim).await? else {
+            return Ok(false);
+        };
+        let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+        if uid.as_ref() == Some(&run.uid) {
+            return Ok(true);
+        }
+        if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
+            // The recorder wakes waiting runs only for a claim with this mark. After a conflict, the claim may have another
+            // holder.
+            self.cluster.replace(&lease).await?;
+        }
+        let annotations = lease.metadata.annotations.unwrap_or_default();
+        let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
+        if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
+            let folder = keys::run(&run.update.cluster, uid);
+            if !self.abandon(&folder, &AbandonReason::Preempted).await?
+                && let Some(task) = self.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
+            {
+                self.tasks.stop(&task, "another run of the same Pulumi stack is waiting").await?;
+            }
+        }
+        let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
+        if let Some((namespace, name)) = by.split_once('/') {
+            // The sweep hints every incomplete Update. The holder may be deleted, or complete only by a status that a tenant
+            // wrote.
+            let holder = match self.cluster.get::<Update>(namespace, name).await {
+                // The recorder ends its run.
+                Err(Error::Unreadable { .. }) => None,
+                holder => holder?,
+            };
+            if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
+                let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
+                if let Some(hint) = RunHint::after(0, update, uid) {
+                    self.queues.run(&hint, 0).await?;
+                }
+            }
+        }
+        Err(Stop::wait(WaitReason::StackClaimed, format!("the Pulumi stack is in use by {by}")))
+    }
 }

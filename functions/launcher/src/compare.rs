@@ -1,131 +1,96 @@
 //! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run read is compared
 //! with that of what a run would read now.
 
-use std::collections::{BTreeSet, VecDeque};
-
-use driftless_api::{Stack, names};
-use driftless_aws::{Objects, Queues};
+use driftless_api::Stack;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys};
+use driftless_core::{UpstreamChange, Walk};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
-    Error, Ports, Settings, Stop,
+    Error, Launcher, Stop,
     digest::Key,
     inputs::{Inputs, Values},
     read,
 };
 
-/// The digest of a run's inputs; `None` if it has none.
-pub(crate) async fn digest_of<O: Objects>(
-    objects: &O,
-    settings: &Settings,
-    stack_uid: &str,
-    values: &Values,
-) -> Result<Option<String>, Error> {
-    if values.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(digest(&Key::read(objects, settings).await?, stack_uid, values)))
-}
-
-/// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's. A
-/// missing object counts as no change, because a run would only wait for it.
-pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    object: &ObjectKey,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let Some(stack) = ports.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
-    let uid = stack.uid().unwrap_or_default();
-    let status = stack.status.as_ref().and_then(|status| status.driftless.as_ref());
-    let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
-        return Ok(());
-    };
-    let digest = digest_now(ports, settings, &stack).await?.unwrap_or_else(|| ran.clone());
-    let changed = digest != ran;
-    let waits_for = if changed { pending(ports, settings, &stack).await? } else { None };
-    let read = InputsRead { version: VERSION, digest, at: now, waits_for };
-    ports.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
-    // One that waits may no longer have a reason to run.
-    if changed || status.is_some_and(|ours| ours.waits_for.is_some()) {
-        ports.queues.hint(&Hint::new(object.clone()), 0).await?;
-    }
-    Ok(())
-}
-
-/// The digest of what a run of a Stack would read now; `None` if an object is missing.
-async fn digest_now<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    stack: &Stack,
-) -> Result<Option<String>, Error> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let mut inputs = Inputs::new(ports.cluster, &namespace);
-    let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
-    let read = async {
-        let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
-        read::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
-    };
-    match read.await {
-        Ok(_) => {
-            let digest = digest_of(ports.objects, settings, &stack.uid().unwrap_or_default(), &inputs.values()).await?;
-            Ok(Some(digest.unwrap_or_default()))
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// The digest of a run's inputs; `None` if it has none.
+    pub(crate) async fn inputs_digest(&self, stack_uid: &str, values: &Values) -> Result<Option<String>, Error> {
+        if values.is_empty() {
+            return Ok(None);
         }
-        Err(Stop::Wait(reason, message)) => {
-            tracing::info!(namespace, stack = stack.name_any(), %reason, message, "cannot compare the inputs of a Stack");
-            Ok(None)
-        }
-        Err(Stop::Fail(error)) => Err(error),
+        Ok(Some(digest(&Key::read(self.objects, self.settings).await?, stack_uid, values)))
     }
-}
 
-/// The maximum number of prerequisites that are read to find one whose run may change the inputs of a Stack.
-const MAX_READ: usize = 200;
-
-/// Returns a prerequisite, or one of its own prerequisites, that is running or about to run with changed inputs.
-async fn pending<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    stack: &Stack,
-) -> Result<Option<String>, Error> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let required = |stack: &Stack| stack.spec.prerequisites.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
-    let (mut seen, mut ahead) = (BTreeSet::from([stack.name_any()]), VecDeque::from(required(stack)));
-    while let Some(name) = ahead.pop_front().filter(|_| seen.len() <= MAX_READ) {
-        if !seen.insert(name.clone()) {
-            continue;
-        }
-        let found = match ports.cluster.get::<Stack>(&namespace, &name).await {
-            Err(KubernetesError::Unreadable { .. }) => None,
-            found => found?,
+    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's. A
+    /// missing object counts as no change, because a run would only wait for it.
+    pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
+        let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
+        let uid = stack.uid().unwrap_or_default();
+        let status = stack.status.as_ref().and_then(|status| status.driftless.as_ref());
+        let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
+            return Ok(());
         };
-        let Some(found) = found else { continue };
-        if may_change(ports, settings, &found).await? {
-            return Ok(Some(name));
+        let digest = self.digest_now(&stack).await?.unwrap_or_else(|| ran.clone());
+        let changed = digest != ran;
+        let waits_for = if changed { self.pending(&stack).await? } else { None };
+        let read = InputsRead { version: VERSION, digest, at: self.now, waits_for };
+        self.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
+        // One that waits may no longer have a reason to run.
+        if changed || status.is_some_and(|ours| ours.waits_for.is_some()) {
+            self.queues.hint(&Hint::new(object.clone()), 0).await?;
         }
-        ahead.extend(required(&found));
+        Ok(())
     }
-    Ok(None)
-}
 
-/// Returns whether a Stack is running or about to run with changed inputs.
-async fn may_change<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    stack: &Stack,
-) -> Result<bool, Error> {
-    let Some(status) = stack.status.as_ref().filter(|_| stack.metadata.deletion_timestamp.is_none()) else { return Ok(false) };
-    if status.current_update.is_some() {
-        return Ok(true);
+    /// The digest of what a run of a Stack would read now; `None` if an object is missing.
+    async fn digest_now(&self, stack: &Stack) -> Result<Option<String>, Error> {
+        let namespace = stack.namespace().unwrap_or_default();
+        let mut inputs = Inputs::new(self.cluster, &namespace);
+        let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
+        let read = async {
+            let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
+            read::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
+        };
+        match read.await {
+            Ok(_) => {
+                let digest = self.inputs_digest(&stack.uid().unwrap_or_default(), &inputs.values()).await?;
+                Ok(Some(digest.unwrap_or_default()))
+            }
+            Err(Stop::Wait(reason, message)) => {
+                tracing::info!(namespace, stack = stack.name_any(), %reason, message, "cannot compare the inputs of a Stack");
+                Ok(None)
+            }
+            Err(Stop::Fail(error)) => Err(error),
+        }
     }
-    let ran = status.driftless.as_ref().and_then(|ours| ours.inputs.as_ref());
-    let Some(ran) = ran.filter(|_| !stack.is_suspended() && !stack.annotations().contains_key(names::INPUTS)) else {
-        return Ok(false);
-    };
-    Ok(digest_now(ports, settings, stack).await?.is_some_and(|digest| digest != *ran))
+
+    /// Returns a prerequisite, direct or not, whose run may change the inputs of the Stack once more.
+    async fn pending(&self, stack: &Stack) -> Result<Option<String>, Error> {
+        let namespace = stack.namespace().unwrap_or_default();
+        let required = |stack: &Stack| stack.spec.prerequisites.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        let mut walk = Walk::without([stack.name_any()]);
+        walk.add(required(stack));
+        while let Some(name) = walk.visit() {
+            let found = match self.cluster.get::<Stack>(&namespace, &name).await {
+                Err(KubernetesError::Unreadable { .. }) => None,
+                found => found?,
+            };
+            let Some(found) = found else { continue };
+            let may_change = match found.upstream().change() {
+                UpstreamChange::None => false,
+                UpstreamChange::Running => true,
+                UpstreamChange::IfNot(ran) => self.digest_now(&found).await?.is_some_and(|digest| digest != ran),
+            };
+            if may_change {
+                return Ok(Some(name));
+            }
+            walk.add(required(&found));
+        }
+        Ok(None)
+    }
 }
 
 /// The Stack is a part of the digest, so that equal digests do not reveal which Stacks read the same values.

@@ -10,7 +10,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use launcher::{Images, Ports, Settings, failed, handle};
+use launcher::{Images, Launcher, Settings, failed};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -69,8 +69,9 @@ async fn main() -> Result<(), Error> {
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
         match clusters.get(&hint.update.cluster, now()).await {
             Ok(cluster) => {
-                let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-                Box::pin(handle(&ports, &settings, &hint, now())).await
+                let (objects, queues, tasks, settings) = (&objects, &queues, &tasks, &settings);
+                let launcher = Launcher { cluster: &cluster, objects, queues, tasks, settings, now: now() };
+                Box::pin(launcher.handle(&hint)).await
             }
             Err(error) => failed(&queues, &hint, error.into(), now()).await,
         }

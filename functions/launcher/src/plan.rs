@@ -1,14 +1,14 @@
 //! The plan of a guarded Stack: what its run is asked for, and the runs by hand that it excludes.
 
 use driftless_api::{Stack, Update, UpdateSpec};
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Env, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
 use driftless_core::PlanHash;
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::{Error, Settings, digest::Key, request::Request, spec::Prepared};
+use crate::{Error, Launcher, digest::Key, request::Request, spec::Prepared};
 
 /// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
 /// permits it.
@@ -22,32 +22,59 @@ pub(crate) fn mode(spec: &UpdateSpec, operation: Operation, stack: Option<&Stack
     (is_proposal && operation == Operation::Preview).then_some(PlanMode::Propose {})
 }
 
-/// Adds the plan to the spec of the run.
-pub(crate) async fn request<O: Objects>(
-    objects: &O,
-    settings: &Settings,
-    request: &Request,
-    image: Option<&str>,
-    scope: Option<&str>,
-    spec: &mut RunSpec,
-) -> Result<(), Error> {
-    let (Some(mode), Some(stack)) = (&request.plan, &request.stack) else { return Ok(()) };
-    let tree = match &spec.source {
-        RunSource::Tree { manifest_sha256, .. } => Some(scope.unwrap_or(manifest_sha256).to_owned()),
-        RunSource::Project(_) => None,
-    };
-    let key = Key::read(objects, settings).await?;
-    let approved = match mode {
-        PlanMode::Propose {} => None,
-        PlanMode::Apply { hash, .. } => Some(hash.clone()),
-    };
-    spec.plan = Some(PlanRequest {
-        key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_bytes()])),
-        binding: binding(&key, &stack.uid, image, spec),
-        tree,
-        approved,
-    });
-    Ok(())
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Adds the plan to the spec of the run.
+    pub(crate) async fn request_plan(
+        &self,
+        request: &Request,
+        image: Option<&str>,
+        scope: Option<&str>,
+        spec: &mut RunSpec,
+    ) -> Result<(), Error> {
+        let (Some(mode), Some(stack)) = (&request.plan, &request.stack) else { return Ok(()) };
+        let tree = match &spec.source {
+            RunSource::Tree { manifest_sha256, .. } => Some(scope.unwrap_or(manifest_sha256).to_owned()),
+            RunSource::Project(_) => None,
+        };
+        let key = Key::read(self.objects, self.settings).await?;
+        let approved = match mode {
+            PlanMode::Propose {} => None,
+            PlanMode::Apply { hash, .. } => Some(hash.clone()),
+        };
+        spec.plan = Some(PlanRequest {
+            key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_bytes()])),
+            binding: binding(&key, &stack.uid, image, spec),
+            tree,
+            approved,
+        });
+        Ok(())
+    }
+
+    /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
+    pub(crate) async fn guard_against(
+        &self,
+        update: &Update,
+        request: &Request,
+        prepared: &Prepared,
+    ) -> Result<Option<String>, Error> {
+        if request.stack.is_some() || update.spec.changes_nothing() {
+            return Ok(None);
+        }
+        let name = update.spec.stack_name.as_deref().unwrap_or_default();
+        let project = prepared.project.as_ref().map(|project| project.name.as_str());
+        let namespace = update.namespace().unwrap_or_default();
+        let mut pages = Pages::<C, Stack>::new(self.cluster, Some(&namespace), Selector::All);
+        while let Some(page) = pages.next().await? {
+            if let Some(stack) = page.iter().find(|stack| stack.is_guarded() && is_same(stack, name, project)) {
+                return Ok(Some(format!(
+                    "Stack {:?} requires approvals for this Pulumi stack; change the Stack instead, or have a user with the verb \
+                     approve remove its annotation driftless.dev/approval",
+                    stack.name_any()
+                )));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
@@ -83,32 +110,6 @@ fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> P
         "image": image,
     });
     PlanHash::from(key.digest([b"binding".as_slice(), stack_uid.as_bytes(), flags.to_string().as_bytes()]))
-}
-
-/// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
-pub(crate) async fn excluded<C: Cluster>(
-    cluster: &C,
-    update: &Update,
-    request: &Request,
-    prepared: &Prepared,
-) -> Result<Option<String>, Error> {
-    if request.stack.is_some() || update.spec.changes_nothing() {
-        return Ok(None);
-    }
-    let name = update.spec.stack_name.as_deref().unwrap_or_default();
-    let project = prepared.project.as_ref().map(|project| project.name.as_str());
-    let namespace = update.namespace().unwrap_or_default();
-    let mut pages = Pages::<C, Stack>::new(cluster, Some(&namespace), Selector::All);
-    while let Some(page) = pages.next().await? {
-        if let Some(stack) = page.iter().find(|stack| stack.is_guarded() && is_same(stack, name, project)) {
-            return Ok(Some(format!(
-                "Stack {:?} requires approvals for this Pulumi stack; change the Stack instead, or have a user with the verb \
-                 approve remove its annotation driftless.dev/approval",
-                stack.name_any()
-            )));
-        }
-    }
-    Ok(None)
 }
 
 /// Returns whether the Stack may be of that Pulumi stack. An unknown project may be any.

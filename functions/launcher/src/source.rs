@@ -1,12 +1,13 @@
 //! The source that a Workspace names itself: what the fetcher found, and whether to request another fetch.
 
 use driftless_api::OwnSource;
-use driftless_aws::{Objects, Queues};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, keys};
 use driftless_core::{FetchFailure, fetch_again};
+use driftless_kubernetes::Cluster;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{Error, Ports};
+use crate::{Error, Launcher};
 
 /// A fetch is requested again if the last one is older than this. A tree that was just requested is kept at least this long.
 const RECENT: SignedDuration = SignedDuration::from_hours(12);
@@ -27,44 +28,41 @@ pub(crate) enum Source {
     },
 }
 
-/// Returns the state of a Workspace's source and requests a fetch if one is due. If the source may change, a run starts only from
-/// a fetch after `since`, and earlier failures do not delay it.
-pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    workspace: &ObjectKey,
-    hops: u8,
-    own: &OwnSource<'_>,
-    since: Option<Timestamp>,
-    now: Timestamp,
-) -> Result<Source, Error> {
-    let fingerprint = own.fingerprint();
-    let outcome = ports.objects.read(&keys::fetch(workspace)).await?;
-    let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
-    let (source, ask) = judge(own, outcome.as_ref(), since, now);
-    if ask {
-        // Reconciliations that know the same request within moments of each other and are deduplicated; a later request must not
-        // be.
-        let known = outcome.map(|outcome| outcome.at.to_string()).unwrap_or_default();
-        let moment = (now.as_second() / 10).to_string();
-        let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
-        let request = FetchRequest { version: VERSION, source: workspace.clone(), collect: false, hops: hops.saturating_add(1) };
-        ports.queues.fetch(&request, &deduplication).await?;
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Returns the state of a Workspace's source and requests a fetch if one is due. If the source may change, a run starts only
+    /// from a fetch after `since`, and earlier failures do not delay it.
+    pub(crate) async fn own_source(
+        &self,
+        workspace: &ObjectKey,
+        hops: u8,
+        own: &OwnSource<'_>,
+        since: Option<Timestamp>,
+    ) -> Result<Source, Error> {
+        let fingerprint = own.fingerprint();
+        let outcome = self.objects.read(&keys::fetch(workspace)).await?;
+        let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
+        let (source, ask) = judge(own, outcome.as_ref(), since, self.now);
+        if ask {
+            // Reconciliations that know the same request within moments of each other and are deduplicated; a later request must
+            // not be.
+            let known = outcome.map(|outcome| outcome.at.to_string()).unwrap_or_default();
+            let moment = (self.now.as_second() / 10).to_string();
+            let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
+            let request =
+                FetchRequest { version: VERSION, source: workspace.clone(), collect: false, hops: hops.saturating_add(1) };
+            self.queues.fetch(&request, &deduplication).await?;
+        }
+        Ok(source)
     }
-    Ok(source)
-}
 
-/// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is requested
-/// again ten minutes after its rest, because the installation may serve and allow its kind by then.
-pub(crate) async fn refused<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    source: &ObjectKey,
-    digest: &str,
-    now: Timestamp,
-) -> Result<Option<String>, Error> {
-    let outcome = ports.objects.read(&keys::fetch(source)).await?;
-    let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
-    let outcome = outcome.filter(|outcome| now.duration_since(outcome.rests_until()) < REFUSED);
-    Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
+    /// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is requested
+    /// again ten minutes after its rest, because the installation may serve and allow its kind by then.
+    pub(crate) async fn refused_source(&self, source: &ObjectKey, digest: &str) -> Result<Option<String>, Error> {
+        let outcome = self.objects.read(&keys::fetch(source)).await?;
+        let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
+        let outcome = outcome.filter(|outcome| self.now.duration_since(outcome.rests_until()) < REFUSED);
+        Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
+    }
 }
 
 /// Returns the state of a source, and whether to request a fetch now. A resting source is not requested, because the fetcher

@@ -3,7 +3,7 @@
 use driftless_api::{
     DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
-use driftless_aws::{Objects, Queues};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
     Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo, RunId,
     RunSource, RunSpec, SealedInputs, StackId, VERSION,
@@ -12,18 +12,17 @@ use driftless_contract::{
 use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository, run::WaitReason};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Error, Ports, Settings, Stop, compare,
+    Error, Launcher, Settings, Stop,
     identity::{self, Account},
     inputs::Inputs,
-    plan,
     read::{Read, read},
     request::Request,
-    source::{self, Source},
+    source::Source,
 };
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
@@ -78,20 +77,212 @@ pub(crate) struct StoredTree {
     pub(crate) manifest: Vec<u8>,
 }
 
-/// The snapshot in the Update; for a user's Update without one, the current state of the Workspace that it names.
-pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    hint: &LaunchHint,
-    update: &Update,
-    request: &Request,
-    now: Timestamp,
-) -> Result<Snapshot, Stop> {
-    let own = hint.update.namespace.clone();
-    let Some(ours) = request.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
-    let workspace = own_workspace(&ours).map_err(Stop::invalid)?;
-    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { OWN_WORKSPACE };
-    let namespace = request.stack.as_ref().map_or(own, |stack| stack.namespace.clone());
-    Ok(Snapshot { ours, workspace, at: at.into(), namespace })
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// The snapshot in the Update; for a user's Update without one, the current state of the Workspace that it names.
+    pub(crate) async fn snapshot(&self, hint: &LaunchHint, update: &Update, request: &Request) -> Result<Snapshot, Stop> {
+        let own = hint.update.namespace.clone();
+        let Some(ours) = request.spec.driftless.clone() else { return self.named_workspace(hint, update, own).await };
+        let workspace = own_workspace(&ours).map_err(Stop::invalid)?;
+        let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { OWN_WORKSPACE };
+        let namespace = request.stack.as_ref().map_or(own, |stack| stack.namespace.clone());
+        Ok(Snapshot { ours, workspace, at: at.into(), namespace })
+    }
+
+    async fn named_workspace(&self, hint: &LaunchHint, update: &Update, namespace: String) -> Result<Snapshot, Stop> {
+        let name = update.spec.workspace_name.as_deref().unwrap_or_default();
+        let Some(found) = self.cluster.get::<Workspace>(&namespace, name).await? else {
+            let words =
+                format!("Workspace {name:?} not found in namespace {namespace:?}; create it, or correct spec.workspaceName");
+            return Err(Stop::Wait(WaitReason::WorkspaceNotFound, words));
+        };
+        let of = format!("Workspace {name:?}");
+        let fetched = match found.own_source().map_err(|words| Stop::invalid(format!("{of}: {words}")))? {
+            Some(own) => {
+                let key = hint.update.sibling(WORKSPACE.0, WORKSPACE.1, name);
+                // A creation time is rounded down to whole seconds.
+                let since = update.creation_timestamp().map_or(self.now, |created| created.0 + SignedDuration::from_secs(1));
+                match self.own_source(&key, hint.hops, &own, Some(since)).await? {
+                    Source::There(artifact) => Some(fetched(name, &own, artifact)),
+                    Source::Fetching(words) => return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}"))),
+                    Source::Failed { words, .. } => {
+                        return Err(Stop::Wait(WaitReason::SourceUnavailable, format!("{of}: {words}")));
+                    }
+                }
+            }
+            None => None,
+        };
+        let (workspace, tree) = runnable(found);
+        let (commit, tree) = fetched.map_or((None, tree), |(commit, tree)| (Some(commit), Some(tree)));
+        let at = format!("{of}: spec");
+        let snapshot = serde_json::to_value(&workspace).map_err(|error| Stop::invalid(format!("{at}: {error}")))?;
+        let ours = DriftlessUpdate { commit, tree, workspace: Some(snapshot), ..DriftlessUpdate::default() };
+        Ok(Snapshot { ours, workspace, at, namespace })
+    }
+
+    /// Reads everything that a run needs, or returns what it waits for.
+    pub(crate) async fn prepare(&self, hint: &LaunchHint, update: &Update, request: &Request) -> Result<Prepared, Stop> {
+        let key = &hint.update;
+        let asked = &request.spec;
+        let Snapshot { ours, workspace, at, namespace } = self.snapshot(hint, update, request).await?;
+        let kept =
+            (request.stack.is_none() && !(update.spec.driftless.is_some() && finalizer::is_on(update))).then(|| ours.clone());
+        self.settings.pod_fields.check(&workspace.pod_only(&at)).map_err(Stop::invalid)?;
+        let shape = workspace.shape(&at, self.settings.default_size).map_err(Stop::invalid)?;
+        let operation = request.operation;
+        let stack_name = asked.stack_name.clone().unwrap_or_default();
+        let preview_only = request.is_check();
+        let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
+        // PKO does the same for a stack that its Workspace does not list.
+        let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
+        let is_last = operation == Operation::Destroy && namespace != key.namespace;
+        let mounted = workspace.mounted_files(&at).map_err(Stop::invalid)?;
+        let account = match identity::account(self.cluster, &namespace, &workspace, &mounted).await {
+            Err(Stop::Wait(_, words)) if is_last => Err(words),
+            account => Ok(account?),
+        };
+
+        let mut inputs = Inputs::new(self.cluster, &namespace);
+        let Read { env, config, files } = match read(&mut inputs, &workspace, &mounted, &at, &stack_name).await {
+            // In a terminating namespace, the Secrets and the right to read them are deleted first.
+            Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
+                let Some(SealedInputs { env, config, files, .. }) =
+                    self.sealed_inputs(&key.cluster, request.stack.as_ref()).await?
+                else {
+                    return Err(Stop::Wait(reason, words));
+                };
+                tracing::info!(update = %update.name_any(), %reason, words, "destroying with the sealed inputs of an earlier run");
+                Read { env, config, files }
+            }
+            read => read?,
+        };
+        // After the inputs, because hundreds of Updates may wait for theirs, and a manifest is large.
+        let (source, project, tree) = self.source_of_run(hint, &namespace, &ours, &workspace).await?;
+
+        let values = inputs.values();
+        let uid = update.uid().unwrap_or_default();
+        let of = request.stack.as_ref().map_or(&uid, |stack| &stack.uid);
+        let digest = self.inputs_digest(of, &values).await?;
+
+        let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
+        let claim =
+            keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
+        // Without this document the run reports a lock that a dead run left. An error here would fail every later launch too.
+        let lock = self.objects.read_if_valid(&keys::lock(&key.cluster, &claim)).await?;
+        // Only used for the progress.
+        let left = self.objects.read_if_valid(&keys::resources(&key.cluster, &claim)).await?;
+        let run = RunId { update: key.clone(), uid, claim };
+        // First, so that the user's own variables win.
+        let env = git_environment(&ours).chain(env).collect();
+        let mut spec = RunSpec {
+            version: VERSION,
+            run: run.clone(),
+            operation,
+            stack: stack_name,
+            // The stack of a destroy by hand exists, or its name is wrong.
+            create: stack.create.unwrap_or(false) && (operation != Operation::Destroy || request.stack.is_some()),
+            secrets_provider: stack.secrets_provider.clone(),
+            source,
+            env,
+            config,
+            files,
+            environments: stack.environment.clone(),
+            identity: false,
+            limits: request.limits,
+            message: asked.message.clone(),
+            parallel: asked.parallel,
+            expect_no_changes: asked.expect_no_changes.unwrap_or(false),
+            refresh: asked.refresh.unwrap_or(false),
+            expect_no_refresh_changes: ours.expect_no_refresh_changes.unwrap_or(false),
+            preview_only,
+            targets: asked.target.clone(),
+            target_dependents: asked.target_dependents.unwrap_or(false),
+            replace: asked.replace.clone(),
+            continue_on_error: asked.continue_on_error.unwrap_or(false),
+            remove: asked.remove.unwrap_or(false),
+            run_program: asked.run_program.unwrap_or(false),
+            log_level: workspace.pulumi_log_level.and_then(|level| u32::try_from(level).ok()).filter(|level| *level > 0),
+            inputs: digest,
+            stale_lock: lock,
+            resources: left.map(|left| left.count),
+            cache: None,
+            not_secret: request.not_secret.clone(),
+            plan: None,
+        };
+        let scope = ours.tree.as_ref().and_then(|tree| tree.scope.as_deref());
+        self.request_plan(request, shape.image.as_deref(), scope, &mut spec).await?;
+        // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
+        let seal = match (&request.stack, operation) {
+            (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
+            (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
+            _ => Seal::Leave,
+        };
+        let stores = request.stack.is_some();
+        Ok(Prepared { run, spec, shape, project, tree, stores, seal, account, is_last, kept })
+    }
+
+    /// The sealed inputs of a Stack, if there are any.
+    async fn sealed_inputs(&self, cluster: &str, stack: Option<&StackId>) -> Result<Option<SealedInputs>, Error> {
+        let Some(stack) = stack else { return Ok(None) };
+        let sealed = self.objects.read(&keys::sealed(cluster, stack)).await?;
+        // The key names the same Stack. A copy that was moved to another key is ignored.
+        Ok(sealed.filter(|sealed| sealed.stack == *stack))
+    }
+
+    /// The source of the run, its project if known, and the tree if there is one.
+    async fn source_of_run(
+        &self,
+        hint: &LaunchHint,
+        namespace: &str,
+        ours: &DriftlessUpdate,
+        workspace: &WorkspaceSpec,
+    ) -> Result<(RunSource, Option<ProjectInfo>, Option<StoredTree>), Stop> {
+        let Some(tree) = &ours.tree else {
+            let project = project_alone(workspace).map_err(Stop::invalid)?;
+            return Ok((RunSource::Project(project.clone()), Some(project), None));
+        };
+        let (source, digest) = source_of(tree).map_err(Stop::invalid)?;
+        let object =
+            ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
+        let folder = keys::tree(&object, digest);
+        let Some(manifest) = self.objects.get(&folder.manifest()).await? else {
+            if let Some(refused) = self.refused_source(&object, digest).await? {
+                return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
+            }
+            // The Updates of one source request it within moments of each other and are deduplicated; a later request must not
+            // be.
+            let deduplication = keys::hash(&["launcher", &folder, &(self.now.as_second() / 60).to_string()]);
+            let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
+            self.queues.fetch(&request, &deduplication).await?;
+            let words = format!(
+                "tree of {} {:?} with digest {digest} is not stored; a new fetch was requested, which succeeds if the source still \
+                 has that artifact",
+                source.kind, source.name
+            );
+            return Err(Stop::Wait(WaitReason::TreeNotFound, words));
+        };
+        let dir = tree.dir.clone().unwrap_or_default();
+        let project = self.project_of(&folder, &manifest, &dir).await?;
+        let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
+        let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
+        Ok((source, project, Some(StoredTree { source: object, folder, manifest })))
+    }
+
+    /// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which the runner will report.
+    async fn project_of(&self, folder: &TreeFolder, manifest: &[u8], dir: &str) -> Result<Option<ProjectInfo>, Error> {
+        let Ok(manifest) = Manifest::parse(manifest) else { return Ok(None) };
+        for file in PROJECT_FILES {
+            let path = if dir.is_empty() { file.to_owned() } else { format!("{dir}/{file}") };
+            let Some(file) = manifest.files.get(&path) else { continue };
+            if file.size > MAX_PROJECT_FILE {
+                return Ok(None);
+            }
+            let Some(content) = self.objects.get_range(&folder.pack(), file.offset, file.size).await? else { continue };
+            if let Ok(project) = serde_saphyr::from_slice::<ProjectFile>(&content) {
+                return Ok(Some(project.into()));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// The field of an Update with the Workspace of its own snapshot.
@@ -115,40 +306,6 @@ pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(
         Some(tree) => source_of(tree).map(drop),
         None => project_alone(&workspace).map(drop),
     }
-}
-
-async fn named<C: Cluster, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    hint: &LaunchHint,
-    update: &Update,
-    namespace: String,
-    now: Timestamp,
-) -> Result<Snapshot, Stop> {
-    let name = update.spec.workspace_name.as_deref().unwrap_or_default();
-    let Some(found) = ports.cluster.get::<Workspace>(&namespace, name).await? else {
-        let words = format!("Workspace {name:?} not found in namespace {namespace:?}; create it, or correct spec.workspaceName");
-        return Err(Stop::Wait(WaitReason::WorkspaceNotFound, words));
-    };
-    let of = format!("Workspace {name:?}");
-    let fetched = match found.own_source().map_err(|words| Stop::invalid(format!("{of}: {words}")))? {
-        Some(own) => {
-            let key = hint.update.sibling(WORKSPACE.0, WORKSPACE.1, name);
-            // A creation time is rounded down to whole seconds.
-            let since = update.creation_timestamp().map_or(now, |created| created.0 + SignedDuration::from_secs(1));
-            match source::look(ports, &key, hint.hops, &own, Some(since), now).await? {
-                Source::There(artifact) => Some(fetched(name, &own, artifact)),
-                Source::Fetching(words) => return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}"))),
-                Source::Failed { words, .. } => return Err(Stop::Wait(WaitReason::SourceUnavailable, format!("{of}: {words}"))),
-            }
-        }
-        None => None,
-    };
-    let (workspace, tree) = runnable(found);
-    let (commit, tree) = fetched.map_or((None, tree), |(commit, tree)| (Some(commit), Some(tree)));
-    let at = format!("{of}: spec");
-    let snapshot = serde_json::to_value(&workspace).map_err(|error| Stop::invalid(format!("{at}: {error}")))?;
-    let ours = DriftlessUpdate { commit, tree, workspace: Some(snapshot), ..DriftlessUpdate::default() };
-    Ok(Snapshot { ours, workspace, at, namespace })
 }
 
 /// API version and kind of the object that the tree of a Workspace's own source is stored under.
@@ -175,110 +332,6 @@ pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
     (spec, tree)
 }
 
-/// Reads everything that a run needs, or returns what it waits for.
-pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &LaunchHint,
-    update: &Update,
-    request: &Request,
-    now: Timestamp,
-) -> Result<Prepared, Stop> {
-    let key = &hint.update;
-    let asked = &request.spec;
-    let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
-    let kept = (request.stack.is_none() && !(update.spec.driftless.is_some() && finalizer::is_on(update))).then(|| ours.clone());
-    settings.pod_fields.check(&workspace.pod_only(&at)).map_err(Stop::invalid)?;
-    let shape = workspace.shape(&at, settings.default_size).map_err(Stop::invalid)?;
-    let operation = request.operation;
-    let stack_name = asked.stack_name.clone().unwrap_or_default();
-    let preview_only = request.is_check();
-    let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
-    // PKO does the same for a stack that its Workspace does not list.
-    let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
-    let is_last = operation == Operation::Destroy && namespace != key.namespace;
-    let mounted = workspace.mounted_files(&at).map_err(Stop::invalid)?;
-    let account = match identity::account(ports.cluster, &namespace, &workspace, &mounted).await {
-        Err(Stop::Wait(_, words)) if is_last => Err(words),
-        account => Ok(account?),
-    };
-
-    let mut inputs = Inputs::new(ports.cluster, &namespace);
-    let Read { env, config, files } = match read(&mut inputs, &workspace, &mounted, &at, &stack_name).await {
-        // In a terminating namespace, the Secrets and the right to read them are deleted first.
-        Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
-            let Some(SealedInputs { env, config, files, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
-                return Err(Stop::Wait(reason, words));
-            };
-            tracing::info!(update = %update.name_any(), %reason, words, "destroying with the sealed inputs of an earlier run");
-            Read { env, config, files }
-        }
-        read => read?,
-    };
-    // After the inputs, because hundreds of Updates may wait for theirs, and a manifest is large.
-    let (source, project, tree) = source(ports, hint, &namespace, &ours, &workspace, now).await?;
-
-    let values = inputs.values();
-    let uid = update.uid().unwrap_or_default();
-    let of = request.stack.as_ref().map_or(&uid, |stack| &stack.uid);
-    let digest = compare::digest_of(ports.objects, settings, of, &values).await?;
-
-    let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
-    let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
-    // Without this document the run reports a lock that a dead run left. An error here would fail every later launch too.
-    let lock = ports.objects.read_if_valid(&keys::lock(&key.cluster, &claim)).await?;
-    // Only used for the progress.
-    let left = ports.objects.read_if_valid(&keys::resources(&key.cluster, &claim)).await?;
-    let run = RunId { update: key.clone(), uid, claim };
-    // First, so that the user's own variables win.
-    let env = git_environment(&ours).chain(env).collect();
-    let mut spec = RunSpec {
-        version: VERSION,
-        run: run.clone(),
-        operation,
-        stack: stack_name,
-        // The stack of a destroy by hand exists, or its name is wrong.
-        create: stack.create.unwrap_or(false) && (operation != Operation::Destroy || request.stack.is_some()),
-        secrets_provider: stack.secrets_provider.clone(),
-        source,
-        env,
-        config,
-        files,
-        environments: stack.environment.clone(),
-        identity: false,
-        limits: request.limits,
-        message: asked.message.clone(),
-        parallel: asked.parallel,
-        expect_no_changes: asked.expect_no_changes.unwrap_or(false),
-        refresh: asked.refresh.unwrap_or(false),
-        expect_no_refresh_changes: ours.expect_no_refresh_changes.unwrap_or(false),
-        preview_only,
-        targets: asked.target.clone(),
-        target_dependents: asked.target_dependents.unwrap_or(false),
-        replace: asked.replace.clone(),
-        continue_on_error: asked.continue_on_error.unwrap_or(false),
-        remove: asked.remove.unwrap_or(false),
-        run_program: asked.run_program.unwrap_or(false),
-        log_level: workspace.pulumi_log_level.and_then(|level| u32::try_from(level).ok()).filter(|level| *level > 0),
-        inputs: digest,
-        stale_lock: lock,
-        resources: left.map(|left| left.count),
-        cache: None,
-        not_secret: request.not_secret.clone(),
-        plan: None,
-    };
-    let scope = ours.tree.as_ref().and_then(|tree| tree.scope.as_deref());
-    plan::request(ports.objects, settings, request, shape.image.as_deref(), scope, &mut spec).await?;
-    // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
-    let seal = match (&request.stack, operation) {
-        (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
-        (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
-        _ => Seal::Leave,
-    };
-    let stores = request.stack.is_some();
-    Ok(Prepared { run, spec, shape, project, tree, stores, seal, account, is_last, kept })
-}
-
 /// The variables that name the commit to the program.
 fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let tree = ours.tree.as_ref();
@@ -287,57 +340,6 @@ fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let commit = ours.commit.as_deref().unwrap_or_default();
     let variables = git_variables(commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
     variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false, below_identity: true })
-}
-
-/// The sealed inputs of a Stack, if there are any.
-async fn sealed<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    cluster: &str,
-    stack: Option<&StackId>,
-) -> Result<Option<SealedInputs>, Error> {
-    let Some(stack) = stack else { return Ok(None) };
-    let sealed = ports.objects.read(&keys::sealed(cluster, stack)).await?;
-    // The key names the same Stack. A copy that was moved to another key is ignored.
-    Ok(sealed.filter(|sealed| sealed.stack == *stack))
-}
-
-/// The source of the run, its project if known, and the tree if there is one.
-async fn source<C, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    hint: &LaunchHint,
-    namespace: &str,
-    ours: &DriftlessUpdate,
-    workspace: &WorkspaceSpec,
-    now: Timestamp,
-) -> Result<(RunSource, Option<ProjectInfo>, Option<StoredTree>), Stop> {
-    let Some(tree) = &ours.tree else {
-        let project = project_alone(workspace).map_err(Stop::invalid)?;
-        return Ok((RunSource::Project(project.clone()), Some(project), None));
-    };
-    let (source, digest) = source_of(tree).map_err(Stop::invalid)?;
-    let object =
-        ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
-    let folder = keys::tree(&object, digest);
-    let Some(manifest) = ports.objects.get(&folder.manifest()).await? else {
-        if let Some(refused) = source::refused(ports, &object, digest, now).await? {
-            return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
-        }
-        // The Updates of one source request it within moments of each other and are deduplicated; a later request must not be.
-        let deduplication = keys::hash(&["launcher", &folder, &(now.as_second() / 60).to_string()]);
-        let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
-        ports.queues.fetch(&request, &deduplication).await?;
-        let words = format!(
-            "tree of {} {:?} with digest {digest} is not stored; a new fetch was requested, which succeeds if the source still \
-             has that artifact",
-            source.kind, source.name
-        );
-        return Err(Stop::Wait(WaitReason::TreeNotFound, words));
-    };
-    let dir = tree.dir.clone().unwrap_or_default();
-    let project = project_of(ports, &folder, &manifest, &dir).await?;
-    let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
-    let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
-    Ok((source, project, Some(StoredTree { source: object, folder, manifest })))
 }
 
 /// The project of a workspace without a source.
@@ -371,28 +373,6 @@ fn qualified(stack: &str, project: &str) -> String {
     }
 }
 
-/// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which the runner will report.
-async fn project_of<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    folder: &TreeFolder,
-    manifest: &[u8],
-    dir: &str,
-) -> Result<Option<ProjectInfo>, Error> {
-    let Ok(manifest) = Manifest::parse(manifest) else { return Ok(None) };
-    for file in PROJECT_FILES {
-        let path = if dir.is_empty() { file.to_owned() } else { format!("{dir}/{file}") };
-        let Some(file) = manifest.files.get(&path) else { continue };
-        if file.size > MAX_PROJECT_FILE {
-            return Ok(None);
-        }
-        let Some(content) = ports.objects.get_range(&folder.pack(), file.offset, file.size).await? else { continue };
-        if let Ok(project) = serde_saphyr::from_slice::<ProjectFile>(&content) {
-            return Ok(Some(project.into()));
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use driftless_api::UpdateSpec;
@@ -408,14 +388,14 @@ mod tests {
         let mut update = Update::new("u", serde_json::from_value::<UpdateSpec>(spec).unwrap());
         update.metadata.namespace = Some("ns".into());
         let world = crate::tests::quiet();
-        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
         let names = ["cluster", "auto.pulumi.com/v1alpha1", "Update", "ns", "u"].map(String::from);
         let [cluster, api_version, kind, namespace, name] = names;
         let key = ObjectKey { cluster, api_version, kind, namespace, name };
         let hint = LaunchHint { version: VERSION, update: key, hops: 0 };
         let settings = crate::tests::settings();
+        let launcher = crate::tests::launcher(&world, &settings);
         let request = Request::of(&settings, &update, None).map_err(|why| ("invalid", why))?;
-        world.drive(prepare(&ports, &settings, &hint, &update, &request, world.now())).unwrap().map_err(|stop| match stop {
+        world.drive(launcher.prepare(&hint, &update, &request)).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, message) => (reason.as_str(), message),
             Stop::Fail(error) => panic!("{error}"),
         })
@@ -491,15 +471,16 @@ mod tests {
             };
             let folder = keys::tree(&source, "sha256:0");
             world.drive(world.put(&folder.pack(), pack)).unwrap().unwrap();
-            let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+            let settings = crate::tests::settings();
+            let launcher = crate::tests::launcher(&world, &settings);
             let manifest = Manifest::of(&tree).to_bytes();
-            world.drive(project_of(&ports, &folder, &manifest, "app")).unwrap().unwrap().map(|project| project.name)
+            world.drive(launcher.project_of(&folder, &manifest, "app")).unwrap().unwrap().map(|project| project.name)
         };
         assert_eq!((project_of(9), project_of(1 << 20)), (Some("shop".into()), None));
     }
 
     #[test]
-    fn one_stack_has_one_qualified_name_however_it_is_written() {
+    fn spellings_of_a_stack_name_have_one_qualified_name() {
         for name in ["dev", "organization/dev", "organization/shop/dev"] {
             assert_eq!(qualified(name, "shop"), "organization/shop/dev");
         }

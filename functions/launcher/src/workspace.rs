@@ -5,97 +5,86 @@ use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::LaunchHint;
 use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Pages, Selector};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{
-    Error, Ports, Settings, Stop, WAIT_HOPS, WAIT_SECONDS, definition, identity, look_later,
-    source::{self, Source},
-    spec,
-};
+use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, identity, requeue_in, source::Source, spec};
 
 /// The number of waiting Updates of a source that are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
 
-/// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that follows the fetcher's answer.
-pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &LaunchHint,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let key = &hint.update;
-    let workspace = ports.cluster.get::<Workspace>(&key.namespace, &key.name).await?;
-    let Some(mut workspace) = workspace.filter(|workspace| workspace.metadata.deletion_timestamp.is_none()) else {
-        return Ok(());
-    };
-    let (definition, source) = match check(ports, settings, hint, &workspace, now).await {
-        Ok((definition, source)) => (Ok(definition), source),
-        Err(Stop::Wait(reason, message)) => (Err((reason, message)), None),
-        Err(Stop::Fail(error)) => return Err(error),
-    };
-    let lacks_account = matches!(definition, Err((WaitReason::ServiceAccountNotFound | WaitReason::ServiceAccountForbidden, _)));
-    let lacks_definition = matches!(definition, Err((WaitReason::TaskNotStarted | WaitReason::TaskRefused, _)));
-    let (ready, passes) = match (&definition, &source) {
-        (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account || lacks_definition),
-        (Ok(_), Some(Source::Fetching(words))) => (Err((WaitReason::SourceNotFetched, words.as_str())), true),
-        (Ok(_), Some(Source::Failed { words, terminal })) => (Err((WaitReason::SourceUnavailable, words.as_str())), !terminal),
-        (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
-    };
-    let changed = workspace.set_ready(ready, passes, now);
-    if changed {
-        ports.cluster.replace_status(&workspace).await?;
-    }
-    match source {
-        Some(Source::There(_)) => wake(ports, hint).await?,
-        Some(Source::Failed { .. }) if changed => wake(ports, hint).await?,
-        _ => {}
-    }
-    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
-}
-
-/// The task definition of its runs, and the state of its own source, if it has one; or why it can have no runs.
-async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &LaunchHint,
-    workspace: &Workspace,
-    now: Timestamp,
-) -> Result<(String, Option<Source>), Stop> {
-    let own = workspace.own_source().map_err(Stop::invalid)?;
-    let (spec, _) = spec::runnable(workspace.clone());
-    settings.pod_fields.check(&spec.pod_only("spec")).map_err(Stop::invalid)?;
-    let shape = spec.shape("spec", settings.default_size).map_err(Stop::invalid)?;
-    let mounted = spec.mounted_files("spec").map_err(Stop::invalid)?;
-    identity::account(ports.cluster, &hint.update.namespace, &spec, &mounted).await?;
-    let definition = definition(ports.tasks, settings, &settings.images.default, shape).await?;
-    let source = match own {
-        Some(own) => Some(source::look(ports, &hint.update, hint.hops, &own, None, now).await?),
-        None => None,
-    };
-    Ok((definition, source))
-}
-
-/// Hints the Updates that wait for the source.
-async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
-    let key = &hint.update;
-    let selector = format!("spec.workspaceName={}", key.name);
-    let mut pages = Pages::<_, Update>::new(ports.cluster, Some(&key.namespace), Selector::Fields(&selector));
-    let mut woken = 0;
-    // Any user may have written the status, but it only leads to a reconciliation.
-    let waits = |update: &Update| {
-        let reason = update.waits_for().and_then(|(reason, _)| reason);
-        matches!(reason, Some(WaitReason::SourceNotFetched | WaitReason::SourceUnavailable)) && !update.is_complete()
-    };
-    while let Some(page) = pages.next().await? {
-        for update in page.iter().filter(|update| waits(update)) {
-            let update = key.sibling("auto.pulumi.com/v1alpha1", "Update", &update.name_any());
-            let Some(launch) = LaunchHint::after(hint.hops, update).filter(|_| woken < WOKEN) else { return Ok(()) };
-            ports.queues.launch(&launch, 0).await?;
-            woken += 1;
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that follows the fetcher's answer.
+    pub(crate) async fn reconcile_workspace(&self, hint: &LaunchHint) -> Result<(), Error> {
+        let key = &hint.update;
+        let workspace = self.cluster.get::<Workspace>(&key.namespace, &key.name).await?;
+        let Some(mut workspace) = workspace.filter(|workspace| workspace.metadata.deletion_timestamp.is_none()) else {
+            return Ok(());
+        };
+        let (definition, source) = match self.check_workspace(hint, &workspace).await {
+            Ok((definition, source)) => (Ok(definition), source),
+            Err(Stop::Wait(reason, message)) => (Err((reason, message)), None),
+            Err(Stop::Fail(error)) => return Err(error),
+        };
+        let lacks_account =
+            matches!(definition, Err((WaitReason::ServiceAccountNotFound | WaitReason::ServiceAccountForbidden, _)));
+        let lacks_definition = matches!(definition, Err((WaitReason::TaskNotStarted | WaitReason::TaskRefused, _)));
+        let (ready, passes) = match (&definition, &source) {
+            (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account || lacks_definition),
+            (Ok(_), Some(Source::Fetching(words))) => (Err((WaitReason::SourceNotFetched, words.as_str())), true),
+            (Ok(_), Some(Source::Failed { words, terminal })) => {
+                (Err((WaitReason::SourceUnavailable, words.as_str())), !terminal)
+            }
+            (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
+        };
+        let changed = workspace.set_ready(ready, passes, self.now);
+        if changed {
+            self.cluster.replace_status(&workspace).await?;
         }
+        match source {
+            Some(Source::There(_)) => self.wake_updates_of_source(hint).await?,
+            Some(Source::Failed { .. }) if changed => self.wake_updates_of_source(hint).await?,
+            _ => {}
+        }
+        if lacks_account && hint.hops < WAIT_HOPS { requeue_in(self.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
     }
-    Ok(())
+
+    /// The task definition of its runs, and the state of its own source, if it has one; or why it can have no runs.
+    async fn check_workspace(&self, hint: &LaunchHint, workspace: &Workspace) -> Result<(String, Option<Source>), Stop> {
+        let own = workspace.own_source().map_err(Stop::invalid)?;
+        let (spec, _) = spec::runnable(workspace.clone());
+        self.settings.pod_fields.check(&spec.pod_only("spec")).map_err(Stop::invalid)?;
+        let shape = spec.shape("spec", self.settings.default_size).map_err(Stop::invalid)?;
+        let mounted = spec.mounted_files("spec").map_err(Stop::invalid)?;
+        identity::account(self.cluster, &hint.update.namespace, &spec, &mounted).await?;
+        let definition = self.task_definition(&self.settings.images.default, shape).await?;
+        let source = match own {
+            Some(own) => Some(self.own_source(&hint.update, hint.hops, &own, None).await?),
+            None => None,
+        };
+        Ok((definition, source))
+    }
+
+    /// Hints the Updates that wait for the source.
+    async fn wake_updates_of_source(&self, hint: &LaunchHint) -> Result<(), Error> {
+        let key = &hint.update;
+        let selector = format!("spec.workspaceName={}", key.name);
+        let mut pages = Pages::<_, Update>::new(self.cluster, Some(&key.namespace), Selector::Fields(&selector));
+        let mut woken = 0;
+        // Any user may have written the status, but it only leads to a reconciliation.
+        let waits = |update: &Update| {
+            let reason = update.waits_for().and_then(|(reason, _)| reason);
+            matches!(reason, Some(WaitReason::SourceNotFetched | WaitReason::SourceUnavailable)) && !update.is_complete()
+        };
+        while let Some(page) = pages.next().await? {
+            for update in page.iter().filter(|update| waits(update)) {
+                let update = key.sibling("auto.pulumi.com/v1alpha1", "Update", &update.name_any());
+                let Some(launch) = LaunchHint::after(hint.hops, update).filter(|_| woken < WOKEN) else { return Ok(()) };
+                self.queues.launch(&launch, 0).await?;
+                woken += 1;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -105,7 +94,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::tests::{looked, quiet};
+    use crate::tests::{quiet, reconcile};
 
     /// The status of a Workspace with that spec: the conditions with their reasons and messages, and its task definition.
     fn status(spec: &Value, owner: &str) -> (Vec<[String; 4]>, Option<String>) {
@@ -117,9 +106,9 @@ mod tests {
         let [api_version, kind, namespace, name] = ["auto.pulumi.com/v1alpha1", "Workspace", "n", "w"].map(String::from);
         let key = ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace, name };
         let hint = LaunchHint { version: VERSION, update: key.clone(), hops: 0 };
-        looked(&world, &hint);
+        reconcile(&world, &hint);
         let found = world.object(&key).unwrap();
-        looked(&world, &hint);
+        reconcile(&world, &hint);
         assert_eq!(world.object(&key).unwrap(), found, "it is written once");
         let text = |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
         let conditions = found["status"]["conditions"].as_array().unwrap().iter();

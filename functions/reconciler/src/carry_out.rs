@@ -9,12 +9,12 @@ use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, dependents, stack_key};
+use crate::{Error, Reconciler, stack_key};
 
 /// The longest delay of an SQS message. The sweep hints what is due later.
 const MAX_DELAY_SECONDS: i64 = 900;
 /// The requeue delay after a conflict: the object changed during the reconciliation.
-const LOOK_AGAIN_SECONDS: u16 = 1;
+const CONFLICT_SECONDS: u16 = 1;
 
 /// The recorder completes an Update within this time after it has recorded the outcome, unless it is interrupted.
 const RELEASE_SECONDS: u16 = 15;
@@ -22,125 +22,287 @@ const RELEASE_SECONDS: u16 = 15;
 /// A requeue with a longer delay follows from the elapsed time, so its hops start at zero.
 const CHAIN_SECONDS: u16 = 5;
 
-/// Carries out a plan, unless it breaks a rule of core. A conflict with another reconciliation ends this one and requeues.
-/// `loaded` has the facts that the plan was decided from, and the Updates of the Stack.
-pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    stack: Stack,
-    loaded: (&Snapshot, Vec<Update>),
-    plan: Plan,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let (snapshot, updates) = loaded;
-    let rules = violations(snapshot, &plan, now);
-    let plan = if rules.is_empty() {
-        plan
-    } else {
-        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks invariants");
-        metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
-        refused(snapshot, &rules)
-    };
-    // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it would
-    // never be sent again.
-    if let Some(at) = plan.requeue_at {
-        // Rounded up, because a message that arrives early finds nothing due.
-        let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
-        if let Ok(delay) = u16::try_from(seconds.max(0))
-            && i64::from(delay) <= MAX_DELAY_SECONDS
-        {
-            book(ports, hint, delay).await?;
+impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
+    /// Carries out a plan, unless it breaks a rule of core. A conflict with another reconciliation ends this one and requeues.
+    /// `loaded` has the facts that the plan was decided from, and the Updates of the Stack.
+    pub(crate) async fn carry_out(
+        &self,
+        hint: &Hint,
+        stack: Stack,
+        loaded: (&Snapshot, Vec<Update>),
+        plan: Plan,
+    ) -> Result<(), Error> {
+        let (snapshot, updates) = loaded;
+        let rules = violations(snapshot, &plan, self.now);
+        let plan = if rules.is_empty() {
+            plan
+        } else {
+            tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks invariants");
+            metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, self.now);
+            refused(snapshot, &rules)
+        };
+        // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it
+        // would never be sent again.
+        if let Some(at) = plan.requeue_at {
+            // Rounded up, because a message that arrives early finds nothing due.
+            let seconds = (at.duration_since(self.now).as_millis() + 999) / 1000;
+            if let Ok(delay) = u16::try_from(seconds.max(0))
+                && i64::from(delay) <= MAX_DELAY_SECONDS
+            {
+                self.requeue(hint, delay).await?;
+            }
+        }
+        match self.carry_out_effects(hint, stack, (snapshot, updates), &plan).await {
+            Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
+                tracing::info!(stack = %hint.object, call, message, "Stack changed during its reconciliation; requeued");
+                self.requeue(hint, CONFLICT_SECONDS).await
+            }
+            other => other,
         }
     }
-    match effects(ports, hint, stack, (snapshot, updates), &plan, now).await {
-        Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
-            tracing::info!(stack = %hint.object, call, message, "Stack changed during its reconciliation; requeued");
-            book(ports, hint, LOOK_AGAIN_SECONDS).await
-        }
-        other => other,
-    }
-}
 
-async fn book<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, delay: u16) -> Result<(), Error> {
-    let here = hint.object.clone();
-    if let Some(next) = if delay > CHAIN_SECONDS { Some(Hint::new(here)) } else { hint.next(here) } {
-        ports.queues.hint(&next, delay).await?;
+    async fn requeue(&self, hint: &Hint, delay: u16) -> Result<(), Error> {
+        let here = hint.object.clone();
+        if let Some(next) = if delay > CHAIN_SECONDS { Some(Hint::new(here)) } else { hint.next(here) } {
+            self.queues.hint(&next, delay).await?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-async fn effects<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    mut stack: Stack,
-    (snapshot, mut updates): (&Snapshot, Vec<Update>),
-    plan: &Plan,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let mut effects = plan.effects.iter().peekable();
-    if effects.next_if(|effect| matches!(effect, Effect::AddFinalizer)).is_some() {
-        finalizer::add(&mut stack);
-        stack = ports.cluster.patch_metadata(&stack).await?;
-    }
-    if plan.status != snapshot.stack.status {
-        stack.set_status(&plan.status, now);
-        stack = ports.cluster.replace_status(&stack).await?;
-        count_drift(&snapshot.stack.status.drift, &plan.status.drift, &hint.object, now);
-    }
-    for effect in effects {
-        match effect {
-            // Done before all other effects.
-            Effect::AddFinalizer => {}
-            Effect::Fetch(source) => fetch(ports, hint, source, snapshot, now).await?,
-            Effect::Run(update) => {
-                let created = create(ports, &stack, update).await;
-                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
-                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+    async fn carry_out_effects(
+        &self,
+        hint: &Hint,
+        mut stack: Stack,
+        (snapshot, mut updates): (&Snapshot, Vec<Update>),
+        plan: &Plan,
+    ) -> Result<(), Error> {
+        let mut effects = plan.effects.iter().peekable();
+        if effects.next_if(|effect| matches!(effect, Effect::AddFinalizer)).is_some() {
+            finalizer::add(&mut stack);
+            stack = self.cluster.patch_metadata(&stack).await?;
+        }
+        if plan.status != snapshot.stack.status {
+            stack.set_status(&plan.status, self.now);
+            stack = self.cluster.replace_status(&stack).await?;
+            count_drift(&snapshot.stack.status.drift, &plan.status.drift, &hint.object, self.now);
+        }
+        for effect in effects {
+            match effect {
+                // Done before all other effects.
+                Effect::AddFinalizer => {}
+                Effect::Fetch(source) => self.fetch(hint, source, snapshot).await?,
+                Effect::Run(update) => {
+                    let created = self.create_run(&stack, update).await;
+                    self.launch_created(hint, &stack, &update.current.name, created).await?;
                 }
-            }
-            Effect::CheckDrift(update) => {
-                let created = create_update(ports.cluster, Update::of_check(&stack, update)).await;
-                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
-                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                Effect::CheckDrift(update) => {
+                    let created = self.create_update(Update::of_check(&stack, update)).await;
+                    self.launch_created(hint, &stack, &update.current.name, created).await?;
                 }
-            }
-            Effect::Propose(update) => {
-                let created = create_update(ports.cluster, Update::of_proposal(&stack, update)).await;
-                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
-                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                Effect::Propose(update) => {
+                    let created = self.create_update(Update::of_proposal(&stack, update)).await;
+                    self.launch_created(hint, &stack, &update.current.name, created).await?;
                 }
-            }
-            Effect::SpendApproval => {
-                for name in [names::APPROVE, names::APPROVED_BY] {
-                    stack.annotations_mut().insert(name.into(), String::new());
+                Effect::SpendApproval => {
+                    for name in [names::APPROVE, names::APPROVED_BY] {
+                        stack.annotations_mut().insert(name.into(), String::new());
+                    }
+                    stack = self.cluster.patch_metadata(&stack).await?;
                 }
-                stack = ports.cluster.patch_metadata(&stack).await?;
-            }
-            Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
-            Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
-            Effect::WakeDependents => dependents::wake(ports, hint, stack.outputs()).await?,
-            Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
-            Effect::ReleaseUpdate { namespace, update } => {
-                let read = updates.extract_if(.., |read| read.name_any() == *update).next();
-                release(ports, hint, namespace, update, read).await?;
-            }
-            Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
-            Effect::Event { event_type, reason, note, revision } => {
-                ports.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), now).await;
-            }
-            Effect::DeleteStack => delete_expired(ports, &stack, now).await?,
-            Effect::RemoveFinalizer => {
-                let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
-                let id = StackId { namespace: hint.object.namespace.clone(), uid };
-                ports.objects.delete(&keys::inputs(cluster, &id.uid)).await?;
-                ports.objects.delete(&keys::outputs(cluster, &id.uid)).await?;
-                ports.objects.delete(&keys::sealed(cluster, &id)).await?;
-                finalizer::remove(&mut stack);
-                stack = ports.cluster.patch_metadata(&stack).await?;
+                Effect::Launch { namespace, update } => self.launch(hint, update_key(&hint.object, namespace, update)).await?,
+                Effect::CompareInputs => self.launch(hint, hint.object.clone()).await?,
+                Effect::WakeDependents => self.wake_dependents(hint, stack.outputs()).await?,
+                Effect::ReclaimWorkspace => self.reclaim_workspace(&stack).await?,
+                Effect::ReleaseUpdate { namespace, update } => {
+                    let read = updates.extract_if(.., |read| read.name_any() == *update).next();
+                    self.release_update(hint, namespace, update, read).await?;
+                }
+                Effect::RequestReconcile { stack: name, request } => self.request_reconcile(hint, &stack, name, request).await?,
+                Effect::Event { event_type, reason, note, revision } => {
+                    self.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), self.now).await;
+                }
+                Effect::DeleteStack => self.delete_expired(&stack).await?,
+                Effect::RemoveFinalizer => {
+                    let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
+                    let id = StackId { namespace: hint.object.namespace.clone(), uid };
+                    self.objects.delete(&keys::inputs(cluster, &id.uid)).await?;
+                    self.objects.delete(&keys::outputs(cluster, &id.uid)).await?;
+                    self.objects.delete(&keys::sealed(cluster, &id)).await?;
+                    finalizer::remove(&mut stack);
+                    stack = self.cluster.patch_metadata(&stack).await?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    async fn fetch(&self, hint: &Hint, source: &SourceRef, snapshot: &Snapshot) -> Result<(), Error> {
+        let (api_version, kind, name) = source.object();
+        let source = hint.object.sibling(api_version, kind, name);
+        // The Stacks of one source request it within moments of each other and are deduplicated; a later request must not be.
+        let moment = (self.now.as_second() / 10).to_string();
+        let deduplication = keys::hash(&[&source.to_string(), &format!("{:?}", snapshot.source), &moment]);
+        self.request_fetch(hint, source, &deduplication).await
+    }
+
+    /// Requests a source from the fetcher. SQS drops another request with the same deduplication id within five minutes.
+    pub(crate) async fn request_fetch(&self, hint: &Hint, source: ObjectKey, deduplication: &str) -> Result<(), Error> {
+        let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
+        Ok(self.queues.fetch(&request, deduplication).await?)
+    }
+
+    /// Launches an Update that was created in this namespace. If the API server refused the Update, because of its template, a
+    /// quota or an admission policy, an Event on the Stack names the reason, and each sweep leads to a retry.
+    async fn launch_created(
+        &self,
+        hint: &Hint,
+        stack: &Stack,
+        name: &str,
+        created: Result<String, KubernetesError>,
+    ) -> Result<(), Error> {
+        match created {
+            // Or an unreadable object of that name exists, such as a Workspace.
+            Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
+                let note = format!("API server refused the objects of a run: {message}; no run starts");
+                tracing::warn!(call, note);
+                self.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, self.now).await;
+                Ok(())
+            }
+            created => self.launch(hint, update_key(&hint.object, &created?, name)).await,
+        }
+    }
+
+    /// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace for the destroy of a Stack in a
+    /// terminating namespace.
+    async fn create_run(&self, stack: &Stack, new: &NewUpdate) -> Result<String, KubernetesError> {
+        let here = async {
+            let workspace = self.cluster.apply(&Workspace::of_stack(stack, new)).await?;
+            self.create_update(Update::of_stack(stack, &workspace, new)).await
+        };
+        match here.await {
+            Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
+                let update = Update::of_stack_elsewhere(stack, new, self.settings.system_namespace);
+                self.create_update(update).await
+            }
+            created => created,
+        }
+    }
+
+    /// Creates an Update. An existing one was created by another reconciliation and counts if it is the same.
+    async fn create_update(&self, update: Update) -> Result<String, KubernetesError> {
+        let namespace = update.namespace().unwrap_or_default();
+        match self.cluster.create(&update).await {
+            Ok(_) => Ok(namespace),
+            Err(KubernetesError::Conflict { call, message }) => {
+                match self.cluster.get::<Update>(&namespace, &update.name_any()).await? {
+                    Some(there) if there.spec == update.spec && there.owner_references() == update.owner_references() => {
+                        Ok(namespace)
+                    }
+                    _ => Err(KubernetesError::Conflict { call, message }),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends an object to the launcher.
+    pub(crate) async fn launch(&self, hint: &Hint, key: ObjectKey) -> Result<(), Error> {
+        if let Some(launch) = LaunchHint::after(hint.hops, key) {
+            self.queues.launch(&launch, 0).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes Driftless's finalizer from an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
+    async fn release_update(&self, hint: &Hint, namespace: &str, name: &str, read: Option<Update>) -> Result<(), Error> {
+        let is_conflict = |done: &Result<(), Error>| matches!(done, Err(Error::Kubernetes(KubernetesError::Conflict { .. })));
+        if let Some(update) = read.filter(Update::is_complete) {
+            let done = self.remove_finalizer(update).await;
+            if !is_conflict(&done) {
+                return done;
+            }
+        }
+        match self.cluster.get::<Update>(namespace, name).await? {
+            Some(update) if update.is_complete() => {
+                let done = self.remove_finalizer(update).await;
+                // Another reconciliation was faster. Otherwise the sweep finds the finalizer.
+                if is_conflict(&done) { Ok(()) } else { done }
+            }
+            // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases
+            // it.
+            Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
+                Some(next) => Ok(self.queues.hint(&next, RELEASE_SECONDS).await?),
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes a Stack whose TTL has ended. An admission policy may refuse that, and each requeue leads to another try.
+    pub(crate) async fn delete_expired(&self, stack: &Stack) -> Result<(), Error> {
+        let (event_type, note) = match self.cluster.delete(stack).await {
+            Ok(()) => (EventType::Normal, "TTL has ended; Stack deleted, and its resources are destroyed".to_owned()),
+            Err(KubernetesError::Permanent { message, .. }) => (
+                EventType::Warning,
+                format!("TTL has ended, and the API server refused the deletion: {message}; allow it, or delete the Stack"),
+            ),
+            Err(error) => return Err(error.into()),
+        };
+        self.cluster.event(stack, event_type, EventReason::TtlExpired, &note, None, self.now).await;
+        Ok(())
+    }
+
+    /// Deletes the Workspace of a Stack that keeps none while no run is live.
+    async fn reclaim_workspace(&self, stack: &Stack) -> Result<(), Error> {
+        let workspace = self.cluster.get::<Workspace>(&stack.namespace().unwrap_or_default(), &stack.name_any()).await?;
+        let ours = |workspace: &Workspace| {
+            workspace.owner_references().iter().any(|owner| Some(&owner.uid) == stack.metadata.uid.as_ref())
+        };
+        if let Some(workspace) = workspace.filter(ours) {
+            self.cluster.delete(&workspace).await?;
+            self.cluster
+                .event(
+                    stack,
+                    EventType::Normal,
+                    EventReason::WorkspaceDeleted,
+                    "Workspace deleted per reclaim policy",
+                    None,
+                    self.now,
+                )
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in the system namespace has no
+    /// owner and is deleted first: the sweep finds it by its finalizer, so a crash between the two steps leaves no object behind.
+    pub(crate) async fn remove_finalizer(&self, mut update: Update) -> Result<(), Error> {
+        if update.namespace().as_deref() == Some(self.settings.system_namespace) {
+            if update.metadata.deletion_timestamp.is_none() {
+                self.cluster.delete(&update).await?;
+            }
+            // The deletion changed its version.
+            let found = self.cluster.get::<Update>(self.settings.system_namespace, &update.name_any()).await?;
+            let Some(found) = found.filter(|found| found.metadata.uid == update.metadata.uid) else { return Ok(()) };
+            update = found;
+        }
+        if finalizer::is_on(&update) {
+            finalizer::remove(&mut update);
+            self.cluster.patch_metadata(&update).await?;
+        }
+        Ok(())
+    }
+
+    async fn request_reconcile(&self, hint: &Hint, stack: &Stack, name: &str, request: &str) -> Result<(), Error> {
+        let namespace = stack.namespace().unwrap_or_default();
+        let Some(mut prerequisite) = self.cluster.get::<Stack>(&namespace, name).await? else { return Ok(()) };
+        prerequisite.annotations_mut().insert(names::RECONCILIATION_REQUEST.into(), request.into());
+        self.cluster.patch_metadata(&prerequisite).await?;
+        if let Some(next) = hint.next(stack_key(&hint.object, name)) {
+            self.queues.hint(&next, 0).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Counts a check's result once: this reconciliation has recorded it.
@@ -154,203 +316,6 @@ fn count_drift(before: &DriftStatus, after: &DriftStatus, stack: &ObjectKey, now
         let values = [(Metric::DriftChecks, 1.0), (Metric::DriftedResources, f64::from(found))];
         metrics::emit(&values, &[("cluster", &stack.cluster), ("stack", &stack.to_string())], now);
     }
-}
-
-async fn fetch<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    source: &SourceRef,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let (api_version, kind, name) = source.object();
-    let source = hint.object.sibling(api_version, kind, name);
-    // The Stacks of one source request it within moments of each other and are deduplicated; a later request must not be.
-    let moment = (now.as_second() / 10).to_string();
-    let deduplication = keys::hash(&[&source.to_string(), &format!("{:?}", snapshot.source), &moment]);
-    ask(ports, hint, source, &deduplication).await
-}
-
-/// Requests a source from the fetcher. SQS drops another request with the same deduplication id within five minutes.
-pub(crate) async fn ask<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    source: ObjectKey,
-    deduplication: &str,
-) -> Result<(), Error> {
-    let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
-    Ok(ports.queues.fetch(&request, deduplication).await?)
-}
-
-/// Creates an Update and returns its namespace. If the API server refuses the Update, because of its template, a quota or an
-/// admission policy, an Event on the Stack names the reason, and each sweep leads to a retry.
-async fn accepted<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    stack: &Stack,
-    created: Result<String, KubernetesError>,
-    now: Timestamp,
-) -> Result<Option<String>, Error> {
-    match created {
-        // Or an unreadable object of that name exists, such as a Workspace.
-        Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
-            let note = format!("API server refused the objects of a run: {message}; no run starts");
-            tracing::warn!(call, note);
-            ports.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, now).await;
-            Ok(None)
-        }
-        created => Ok(Some(created?)),
-    }
-}
-
-/// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace for the destroy of a Stack in a
-/// terminating namespace.
-async fn create<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    stack: &Stack,
-    new: &NewUpdate,
-) -> Result<String, KubernetesError> {
-    let here = async {
-        let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
-        create_update(ports.cluster, Update::of_stack(stack, &workspace, new)).await
-    };
-    match here.await {
-        Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
-            let update = Update::of_stack_elsewhere(stack, new, ports.settings.system_namespace);
-            create_update(ports.cluster, update).await
-        }
-        created => created,
-    }
-}
-
-/// Creates an Update. An existing one was created by another reconciliation and counts if it is the same.
-async fn create_update<C: Cluster>(cluster: &C, update: Update) -> Result<String, KubernetesError> {
-    let namespace = update.namespace().unwrap_or_default();
-    match cluster.create(&update).await {
-        Ok(_) => Ok(namespace),
-        Err(KubernetesError::Conflict { call, message }) => match cluster.get::<Update>(&namespace, &update.name_any()).await? {
-            Some(there) if there.spec == update.spec && there.owner_references() == update.owner_references() => Ok(namespace),
-            _ => Err(KubernetesError::Conflict { call, message }),
-        },
-        Err(error) => Err(error),
-    }
-}
-
-/// Sends an object to the launcher.
-pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    key: ObjectKey,
-) -> Result<(), Error> {
-    if let Some(launch) = LaunchHint::after(hint.hops, key) {
-        ports.queues.launch(&launch, 0).await?;
-    }
-    Ok(())
-}
-
-/// Removes Driftless's finalizer from an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
-async fn release<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    namespace: &str,
-    name: &str,
-    read: Option<Update>,
-) -> Result<(), Error> {
-    let is_conflict = |done: &Result<(), Error>| matches!(done, Err(Error::Kubernetes(KubernetesError::Conflict { .. })));
-    if let Some(update) = read.filter(Update::is_complete) {
-        let done = take_finalizer(ports, update).await;
-        if !is_conflict(&done) {
-            return done;
-        }
-    }
-    match ports.cluster.get::<Update>(namespace, name).await? {
-        Some(update) if update.is_complete() => {
-            let done = take_finalizer(ports, update).await;
-            // Another reconciliation was faster. Otherwise the sweep finds the finalizer.
-            if is_conflict(&done) { Ok(()) } else { done }
-        }
-        // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases it.
-        Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
-            Some(next) => Ok(ports.queues.hint(&next, RELEASE_SECONDS).await?),
-            None => Ok(()),
-        },
-        None => Ok(()),
-    }
-}
-
-/// Deletes a Stack whose TTL has ended. An admission policy may refuse that, and each requeue leads to another try.
-pub(crate) async fn delete_expired<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    stack: &Stack,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let (event_type, note) = match ports.cluster.delete(stack).await {
-        Ok(()) => (EventType::Normal, "TTL has ended; Stack deleted, and its resources are destroyed".to_owned()),
-        Err(KubernetesError::Permanent { message, .. }) => (
-            EventType::Warning,
-            format!("TTL has ended, and the API server refused the deletion: {message}; allow it, or delete the Stack"),
-        ),
-        Err(error) => return Err(error.into()),
-    };
-    ports.cluster.event(stack, event_type, EventReason::TtlExpired, &note, None, now).await;
-    Ok(())
-}
-
-/// Deletes the Workspace of a Stack that keeps none while no run is live.
-async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    stack: &Stack,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let workspace = ports.cluster.get::<Workspace>(&stack.namespace().unwrap_or_default(), &stack.name_any()).await?;
-    let ours =
-        |workspace: &Workspace| workspace.owner_references().iter().any(|owner| Some(&owner.uid) == stack.metadata.uid.as_ref());
-    if let Some(workspace) = workspace.filter(ours) {
-        ports.cluster.delete(&workspace).await?;
-        ports
-            .cluster
-            .event(stack, EventType::Normal, EventReason::WorkspaceDeleted, "Workspace deleted per reclaim policy", None, now)
-            .await;
-    }
-    Ok(())
-}
-
-/// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in the system namespace has no owner
-/// and is deleted first: the sweep finds it by its finalizer, so a crash between the two steps leaves no object behind.
-pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    mut update: Update,
-) -> Result<(), Error> {
-    if update.namespace().as_deref() == Some(ports.settings.system_namespace) {
-        if update.metadata.deletion_timestamp.is_none() {
-            ports.cluster.delete(&update).await?;
-        }
-        // The deletion changed its version.
-        let found = ports.cluster.get::<Update>(ports.settings.system_namespace, &update.name_any()).await?;
-        let Some(found) = found.filter(|found| found.metadata.uid == update.metadata.uid) else { return Ok(()) };
-        update = found;
-    }
-    if finalizer::is_on(&update) {
-        finalizer::remove(&mut update);
-        ports.cluster.patch_metadata(&update).await?;
-    }
-    Ok(())
-}
-
-async fn request_reconcile<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    stack: &Stack,
-    name: &str,
-    request: &str,
-) -> Result<(), Error> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let Some(mut prerequisite) = ports.cluster.get::<Stack>(&namespace, name).await? else { return Ok(()) };
-    prerequisite.annotations_mut().insert(names::RECONCILIATION_REQUEST.into(), request.into());
-    ports.cluster.patch_metadata(&prerequisite).await?;
-    if let Some(next) = hint.next(stack_key(&hint.object, name)) {
-        ports.queues.hint(&next, 0).await?;
-    }
-    Ok(())
 }
 
 pub(crate) fn update_key(stack: &ObjectKey, namespace: &str, name: &str) -> ObjectKey {

@@ -6,51 +6,45 @@ use driftless_contract::Hint;
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 
-use crate::{
-    Error, Ports,
-    carry_out::{launch, update_key},
-    stack_key,
-};
+use crate::{Error, Reconciler, carry_out::update_key, stack_key};
 
-/// Hints the Stacks that wait for the hinted one, and has the inputs of those that read its outputs compared. A comparison also
-/// releases a Stack that waits to run with changed inputs.
-pub(crate) async fn wake<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    hint: &Hint,
-    outputs: &[StackOutputs],
-) -> Result<(), Error> {
-    let namespace = Some(hint.object.namespace.as_str());
-    let waits = format!("status.driftless.waitsFor={}", hint.object.name);
-    let mut waiting = Pages::<_, Stack>::new(ports.cluster, namespace, Selector::Fields(&waits));
-    while let Some(page) = waiting.next().await? {
-        for stack in page {
-            if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
-                ports.queues.hint(&next, 0).await?;
+impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
+    /// Hints the Stacks that wait for the hinted one, and has the inputs of those that read its outputs compared. A comparison
+    /// also releases a Stack that waits to run with changed inputs.
+    pub(crate) async fn wake_dependents(&self, hint: &Hint, outputs: &[StackOutputs]) -> Result<(), Error> {
+        let namespace = Some(hint.object.namespace.as_str());
+        let waits = format!("status.driftless.waitsFor={}", hint.object.name);
+        let mut waiting = Pages::<_, Stack>::new(self.cluster, namespace, Selector::Fields(&waits));
+        while let Some(page) = waiting.next().await? {
+            for stack in page {
+                if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
+                    self.queues.hint(&next, 0).await?;
+                }
+                self.compare_inputs(hint, &stack).await?;
             }
-            compare(ports, hint, &stack).await?;
         }
-    }
-    // No field selector finds readers. The namespace is listed only for a Stack with outputs.
-    let mut all = Pages::<_, Stack>::new(ports.cluster, namespace, Selector::All);
-    while !outputs.is_empty()
-        && let Some(page) = all.next().await?
-    {
-        for stack in page.into_iter().filter(|stack| stack.reads(outputs)) {
-            // It may wait for an object that did not exist.
-            let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref()?.name.clone());
-            if let Some(update) = current {
-                launch(ports, hint, update_key(&hint.object, &hint.object.namespace, &update)).await?;
+        // No field selector finds readers. The namespace is listed only for a Stack with outputs.
+        let mut all = Pages::<_, Stack>::new(self.cluster, namespace, Selector::All);
+        while !outputs.is_empty()
+            && let Some(page) = all.next().await?
+        {
+            for stack in page.into_iter().filter(|stack| stack.reads(outputs)) {
+                // It may wait for an object that did not exist.
+                let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref()?.name.clone());
+                if let Some(update) = current {
+                    self.launch(hint, update_key(&hint.object, &hint.object.namespace, &update)).await?;
+                }
+                self.compare_inputs(hint, &stack).await?;
             }
-            compare(ports, hint, &stack).await?;
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Has the inputs of a Stack compared with those of its last run, if that read any.
-async fn compare<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, stack: &Stack) -> Result<(), Error> {
-    if stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.inputs.as_ref()).is_some() {
-        launch(ports, hint, stack_key(&hint.object, &stack.name_any())).await?;
+    /// Has the inputs of a Stack compared with those of its last run, if that read any.
+    async fn compare_inputs(&self, hint: &Hint, stack: &Stack) -> Result<(), Error> {
+        if stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.inputs.as_ref()).is_some() {
+            self.launch(hint, stack_key(&hint.object, &stack.name_any())).await?;
+        }
+        Ok(())
     }
-    Ok(())
 }

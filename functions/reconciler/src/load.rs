@@ -14,37 +14,35 @@ use driftless_source::{Digest, Manifest};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports};
+use crate::{Error, Reconciler};
 
-/// Reads all facts about a Stack that a decision needs.
-pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    cluster: &str,
-    stack: &Stack,
-    now: Timestamp,
-) -> Result<Snapshot, Error> {
-    Ok(load(ports, cluster, stack, now).await?.0)
-}
+impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
+    /// Reads all facts about a Stack that a decision needs.
+    pub async fn snapshot(&self, cluster: &str, stack: &Stack) -> Result<Snapshot, Error> {
+        Ok(self.load(cluster, stack).await?.0)
+    }
 
-/// The same, with the Updates of the Stack that were read for it.
-pub(crate) async fn load<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    cluster: &str,
-    stack: &Stack,
-    now: Timestamp,
-) -> Result<(Snapshot, Vec<Update>), Error> {
-    let mut core = CoreStack::from(stack);
-    core.spec.default_resync_seconds = ports.settings.resync_seconds;
-    core.spec.min_resync_seconds = ports.settings.min_resync_seconds;
-    core.spec.refused = core.spec.refused.or_else(|| ports.settings.pod_fields.check(&core.spec.pod_only).err());
-    let reader = Reader { ports, cluster, updates: Mutex::default() };
-    let snapshot = facts::snapshot(&reader, core, now).await?;
-    Ok((snapshot, reader.updates.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    /// The same, with the Updates of the Stack that were read for it.
+    pub(crate) async fn load(&self, cluster: &str, stack: &Stack) -> Result<(Snapshot, Vec<Update>), Error> {
+        let mut core = CoreStack::from(stack);
+        core.spec.default_resync_seconds = self.settings.resync_seconds;
+        core.spec.min_resync_seconds = self.settings.min_resync_seconds;
+        core.spec.refused = core.spec.refused.or_else(|| self.settings.pod_fields.check(&core.spec.pod_only).err());
+        let reader = Reader { reconciler: self, cluster, updates: Mutex::default() };
+        let snapshot = facts::snapshot(&reader, core, self.now).await?;
+        Ok((snapshot, reader.updates.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The result of the last fetch of a source, if it was for this state of the source.
+    pub(crate) async fn fetch_outcome(&self, source: &ObjectKey, subject: &str) -> Result<Option<FetchOutcome>, Error> {
+        let outcome = self.objects.read(&keys::fetch(source)).await?;
+        Ok(outcome.filter(|outcome| outcome.subject == subject))
+    }
 }
 
 /// Reads objects from the cluster and documents from the bucket.
 struct Reader<'a, C, O, Q> {
-    ports: &'a Ports<'a, C, O, Q>,
+    reconciler: &'a Reconciler<'a, C, O, Q>,
     cluster: &'a str,
     /// The Updates of the Stack that were read.
     updates: Mutex<Vec<Update>>,
@@ -52,7 +50,7 @@ struct Reader<'a, C, O, Q> {
 
 impl<C: Cluster, O: Objects, Q: Queues> Reader<'_, C, O, Q> {
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Found<K>, Error> {
-        found(self.ports.cluster.get(namespace, name).await)
+        found(self.reconciler.cluster.get(namespace, name).await)
     }
 
     fn key(&self, stack: &CoreStack, source: &SourceRef) -> ObjectKey {
@@ -84,7 +82,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     type Error = Error;
 
     fn system_namespace(&self) -> &str {
-        self.ports.settings.system_namespace
+        self.reconciler.settings.system_namespace
     }
 
     async fn stack(&self, namespace: &str, name: &str) -> Result<Found<Stack>, Error> {
@@ -100,7 +98,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     }
 
     async fn flux(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> Result<Found<Source>, Error> {
-        match self.ports.cluster.get_dynamic(&self.object(api_version, kind, namespace, name)).await {
+        match self.reconciler.cluster.get_dynamic(&self.object(api_version, kind, namespace, name)).await {
             // A kind that is not served, or that the installation may not read.
             Err(KubernetesError::Permanent { message, .. }) => Ok(Found::Unreadable(message)),
             got => found(got.map(|object| object.as_ref().map(Source::from_object))),
@@ -111,11 +109,11 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner).push(update.clone());
         // The Update's status is a view for people. What happened is in the bucket.
         let key = keys::run(self.cluster, &update.uid().unwrap_or_default()).outcome();
-        Ok(self.ports.objects.read(&key).await?.map(run_outcome))
+        Ok(self.reconciler.objects.read(&key).await?.map(run_outcome))
     }
 
     async fn fetch(&self, stack: &CoreStack, source: &SourceRef, subject: &str) -> Result<Option<Fetch>, Error> {
-        let outcome = outcome(self.ports, &self.key(stack, source), subject).await?;
+        let outcome = self.reconciler.fetch_outcome(&self.key(stack, source), subject).await?;
         Ok(outcome.map(|outcome| Fetch {
             at: outcome.rests_until(),
             artifact: outcome.artifact.map(|artifact| (artifact.revision, artifact.digest)),
@@ -133,9 +131,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         now: Timestamp,
     ) -> Result<Option<TreeState>, Error> {
         let manifest = keys::tree(&self.key(stack, source), digest).manifest();
-        let Some((document, modified)) = self.ports.objects.get_modified(&manifest).await? else { return Ok(None) };
+        let Some((document, modified)) = self.reconciler.objects.get_modified(&manifest).await? else { return Ok(None) };
         // An old tree may be about to be deleted: it counts as not stored, and the fetcher stores it again.
-        if !self.ports.settings.retention.is_usable(modified, now) {
+        if !self.reconciler.settings.retention.is_usable(modified, now) {
             return Ok(None);
         }
         let manifest = Manifest::parse(&document)?;
@@ -161,7 +159,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     async fn guard(&self) -> Result<Guard, Error> {
         let mut found = [None, None];
         for (kind, found) in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"].into_iter().zip(&mut found) {
-            match self.ports.cluster.get_dynamic(&self.object("admissionregistration.k8s.io/v1", kind, "", POLICY)).await {
+            match self.reconciler.cluster.get_dynamic(&self.object("admissionregistration.k8s.io/v1", kind, "", POLICY)).await {
                 // Kubernetes before 1.30, or no right to read it.
                 Err(KubernetesError::Permanent { message, .. }) => {
                     return Ok(Guard::Broken(format!("{kind} {POLICY:?} cannot be read: {message}")));
@@ -175,7 +173,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     }
 
     async fn inputs(&self, stack: &CoreStack) -> Result<Option<Compared>, Error> {
-        let seen = self.ports.objects.read(&keys::inputs(self.cluster, &stack.uid)).await?;
+        let seen = self.reconciler.objects.read(&keys::inputs(self.cluster, &stack.uid)).await?;
         Ok(seen.map(|seen| Compared { digest: seen.digest, at: seen.at, waits_for: seen.waits_for }))
     }
 }
@@ -204,14 +202,4 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
         permalink,
         inputs,
     }
-}
-
-/// The result of the last fetch of a source, if it was for this state of the source.
-pub(crate) async fn outcome<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    source: &ObjectKey,
-    subject: &str,
-) -> Result<Option<FetchOutcome>, Error> {
-    let outcome = ports.objects.read(&keys::fetch(source)).await?;
-    Ok(outcome.filter(|outcome| outcome.subject == subject))
 }

@@ -8,7 +8,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use reconciler::{Ports, Settings, failed, handle};
+use reconciler::{Reconciler, Settings, failed};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -36,16 +36,17 @@ async fn main() -> Result<(), Error> {
         min_resync_seconds: env::parsed("MIN_RESYNC_SECONDS")?,
         pod_fields: env::parsed("POD_FIELDS")?,
     };
-    let look = async |hint: Hint| -> Result<(), reconciler::Error> {
+    let reconcile = async |hint: Hint| -> Result<(), reconciler::Error> {
         let cluster = match clusters.get(&hint.object.cluster, now()).await {
             Ok(cluster) => cluster,
             Err(error) => return failed(&queues, &hint, error.into(), now()).await,
         };
-        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, settings }, &hint, now())).await
+        let (objects, queues, now) = (&objects, &queues, now());
+        Box::pin(Reconciler { cluster: &cluster, objects, queues, settings, now }.handle(&hint)).await
     };
     let parse = |body: &str| Hint::parse(body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch(event.payload, &dead_letters, event.context.deadline(), parse, Hint::absorb, &look).await)
+        Ok(batch(event.payload, &dead_letters, event.context.deadline(), parse, Hint::absorb, &reconcile).await)
     }))
     .await
 }

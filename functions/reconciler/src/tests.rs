@@ -29,15 +29,15 @@ fn update_key() -> ObjectKey {
     key("auto.pulumi.com/v1alpha1", "Update", "u")
 }
 
-fn look(world: &World, object: ObjectKey) {
+fn reconcile(world: &World, object: ObjectKey) {
     take(world, &Hint::new(object));
 }
 
 fn take(world: &World, hint: &Hint) {
-    world.drive(handle(&ports(world), hint, world.now())).unwrap().unwrap();
+    world.drive(reconciler(world).handle(hint)).unwrap().unwrap();
 }
 
-fn ports(world: &World) -> Ports<'_, World, World, World> {
+fn reconciler(world: &World) -> Reconciler<'_, World, World, World> {
     let retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
     let settings = Settings {
         system_namespace: SYSTEM,
@@ -47,7 +47,7 @@ fn ports(world: &World) -> Ports<'_, World, World, World> {
         min_resync_seconds: 60,
         pod_fields: PodFields::Ignore,
     };
-    Ports { cluster: world, objects: world, queues: world, settings }
+    Reconciler { cluster: world, objects: world, queues: world, settings, now: world.now() }
 }
 
 /// The kinds that were hinted: to the launcher, and to the reconciler.
@@ -142,14 +142,14 @@ fn update_status_is_trusted_only_as_history() {
         ("made by hand, and forged", Said { outcome: false, ..by_hand }, true, false, true),
     ] {
         let world = world(said);
-        look(&world, update_key());
+        reconcile(&world, update_key());
         let of = |kind: &str, is: bool| is.then(|| kind.to_owned()).into_iter().collect::<Vec<_>>();
         assert_eq!(hinted(&world), (of("Update", launched), of("Stack", told)), "{what}");
         let finalizers = world.object(&update_key()).unwrap()["metadata"]["finalizers"].to_string();
         assert_eq!(finalizers.contains(names::FINALIZER), kept, "{what}");
     }
     let released = world(Said { finalizer: false, outcome: false, ..by_hand });
-    look(&released, update_key());
+    reconcile(&released, update_key());
     assert_eq!(hinted(&released), (vec![], vec![]), "long ago");
 }
 
@@ -164,7 +164,7 @@ fn request_for_a_log_reaches_the_recorder_for_half_an_hour() {
         (released, false),
     ] {
         let world = world(said);
-        look(&world, update_key());
+        reconcile(&world, update_key());
         assert_eq!(hinted(&world).0.len(), usize::from(passed), "{:?}", said.log_asked);
     }
 }
@@ -172,9 +172,9 @@ fn request_for_a_log_reaches_the_recorder_for_half_an_hour() {
 #[test]
 fn forged_complete_status_does_not_prevent_the_run() {
     let world = world(Said { current: true, outcome: false, finalizer: false, ..RECORDED });
-    look(&world, update_key());
+    reconcile(&world, update_key());
     assert_eq!(hinted(&world), (vec![], vec!["Stack".into()]));
-    look(&world, key("pulumi.com/v1", "Stack", "s"));
+    reconcile(&world, key("pulumi.com/v1", "Stack", "s"));
     assert_eq!(hinted(&world).0, ["Update"]);
     assert!(world.object(&update_key()).is_some());
 }
@@ -188,7 +188,7 @@ fn deleted_live_update_is_reconciled_immediately() {
             let mut update = world.object(&update_key()).unwrap();
             update["metadata"]["deletionTimestamp"] = world.now().to_string().into();
             world.insert(update);
-            look(&world, update_key());
+            reconcile(&world, update_key());
             assert_eq!(hinted(&world).0, ["Update"]);
             assert!(world.object(&update_key()).is_some(), "its run is not over");
         }
@@ -211,7 +211,7 @@ fn update_is_deleted_after_its_ttl() {
         ("not complete", Said { complete: false, ..released }, true),
     ] {
         let world = world(said);
-        look(&world, update_key());
+        reconcile(&world, update_key());
         assert_eq!(world.object(&update_key()).is_some(), kept, "{what}");
     }
 }
@@ -230,11 +230,11 @@ fn dependents_are_hinted_after_a_crash_at_any_call() {
             "spec": { "stack": "dev", "programRef": { "name": "p" } }, "status": { "driftless": { "waitsFor": "s" } },
         }));
         world.crash_before_call(calls);
-        let ended = world.drive(handle(&ports(&world), &Hint::new(key("pulumi.com/v1", "Stack", "s")), world.now())).is_some();
+        let ended = world.drive(reconciler(&world).handle(&Hint::new(key("pulumi.com/v1", "Stack", "s")))).is_some();
         if !ended {
             // SQS delivers it once more, and the sweep finds an Update that no function released.
-            look(&world, key("pulumi.com/v1", "Stack", "s"));
-            look(&world, update_key());
+            reconcile(&world, key("pulumi.com/v1", "Stack", "s"));
+            reconcile(&world, update_key());
         }
         let sent = world.sent();
         let waked = |message: &Message| matches!(message, Message::Hint(hint) if hint.object.name == "dependent");
@@ -262,20 +262,20 @@ fn stack_is_deleted_when_its_announced_end_has_come() {
     }));
     let stack = key("pulumi.com/v1", "Stack", "s");
     let kept: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
-    look(&world, stack.clone());
+    reconcile(&world, stack.clone());
     assert_ne!(world.object(&stack).unwrap()["metadata"]["deletionTimestamp"], Value::Null);
     assert!(world.events().iter().any(|event| event.contains("TTL has ended; Stack deleted")), "{:?}", world.events());
 
     // An admission policy may refuse it. No message fails.
     world.forbid("Stack");
-    world.drive(carry_out::delete_expired(&ports(&world), &kept, world.now())).unwrap().unwrap();
+    world.drive(reconciler(&world).delete_expired(&kept)).unwrap().unwrap();
     assert!(world.events().iter().any(|event| event.contains("the API server refused the deletion: ")), "{:?}", world.events());
 }
 
 #[test]
 fn workspace_hint_is_passed_to_the_launcher() {
     let world = world(RECORDED);
-    look(&world, key("auto.pulumi.com/v1alpha1", "Workspace", "w"));
+    reconcile(&world, key("auto.pulumi.com/v1alpha1", "Workspace", "w"));
     assert_eq!(hinted(&world), (vec!["Workspace".into()], vec![]));
 }
 
@@ -311,7 +311,7 @@ fn spec_of_the_user_is_kept_with_empty_and_unknown_fields() {
         assert_eq!((&now["spec"], &metadata["generation"], &metadata["finalizers"]), (&spec, &json!(1), finalizers), "{what}");
         metadata["annotations"].clone()
     };
-    look(&world, stack.clone());
+    reconcile(&world, stack.clone());
     as_written("it gets our finalizer", &json!([names::FINALIZER]));
 
     let mut old = world.object(&stack).unwrap();
@@ -320,14 +320,14 @@ fn spec_of_the_user_is_kept_with_empty_and_unknown_fields() {
     old["metadata"]["finalizers"] = json!(["other", names::FINALIZER]);
     old["metadata"]["annotations"] = json!({ "note": "one" });
     world.insert(old.clone());
-    look(&world, key("pulumi.com/v1", "Stack", "dependent"));
+    reconcile(&world, key("pulumi.com/v1", "Stack", "dependent"));
     let annotations = as_written("it is asked to run", &old["metadata"]["finalizers"]);
     assert_eq!(annotations, json!({ "note": "one", names::RECONCILIATION_REQUEST: "after-u" }));
 
     let mut deleted = world.object(&stack).unwrap();
     deleted["metadata"]["deletionTimestamp"] = world.now().to_string().into();
     world.insert(deleted);
-    look(&world, stack.clone());
+    reconcile(&world, stack.clone());
     as_written("it loses our finalizer", &json!(["other"]));
 }
 
@@ -372,7 +372,7 @@ fn crash_at_any_call_loses_no_requeue() {
         put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "programRef": { "name": "p" } }));
         let hint = Hint::new(key("pulumi.com/v1", "Stack", "s"));
         world.crash_before_call(calls);
-        let crashed = world.drive(handle(&ports(&world), &hint, world.now())).is_none();
+        let crashed = world.drive(reconciler(&world).handle(&hint)).is_none();
         if crashed {
             // SQS delivers the message again.
             take(&world, &hint);
@@ -387,15 +387,15 @@ fn crash_at_any_call_loses_no_requeue() {
 }
 
 /// A Stack after its reconciliation, which has to make fewer calls than this.
-fn looked_within(world: &World, calls: u32, name: &str) -> Value {
+fn reconciled_within(world: &World, calls: u32, name: &str) -> Value {
     let stack = key("pulumi.com/v1", "Stack", name);
     world.crash_before_call(calls);
-    look(world, stack.clone());
+    reconcile(world, stack.clone());
     world.object(&stack).unwrap()
 }
 
 #[test]
-fn the_prerequisites_of_a_stack_take_bounded_time() {
+fn prerequisites_of_a_stack_are_read_in_bounded_calls() {
     let world = World::new(0, Faults::NONE);
     let stack = |name: &str, requires: &dyn Fn(usize) -> String, count: usize| {
         let requires: Vec<_> = (0..count).map(|n| json!({ "name": requires(n) })).collect();
@@ -409,15 +409,15 @@ fn the_prerequisites_of_a_stack_take_bounded_time() {
         }
     }
     stack("many", &|n| format!("s0-{n}"), 101);
-    let stalled = looked_within(&world, 20, "many")["status"]["conditions"].to_string();
+    let stalled = reconciled_within(&world, 20, "many")["status"]["conditions"].to_string();
     assert!(stalled.contains("spec.prerequisites has 101 entries, the maximum is 100"), "{stalled}");
     stack("most", &|n| format!("s0-{n}"), 100);
-    let mut most = looked_within(&world, 300, "most");
+    let mut most = reconciled_within(&world, 300, "most");
     assert!(!most["status"]["conditions"].to_string().contains("SpecInvalid"), "{most}");
     most["metadata"]["finalizers"] = json!(["other", names::FINALIZER]);
     most["metadata"]["deletionTimestamp"] = world.now().to_string().into();
     world.insert(most);
-    assert_eq!(looked_within(&world, 20, "most")["metadata"]["finalizers"], json!(["other"]), "it goes, and waits for none");
+    assert_eq!(reconciled_within(&world, 20, "most")["metadata"]["finalizers"], json!(["other"]), "it goes, and waits for none");
 }
 
 #[test]
@@ -427,9 +427,9 @@ fn fields_of_pods_stall_a_stack_where_the_installation_ignores_none() {
         let template = json!({ "spec": { "podTemplate": { "spec": { "nodeSelector": { "disk": "ssd" } } } } });
         let spec = json!({ "stack": "dev", "programRef": { "name": "p" }, "workspaceTemplate": template });
         put(&world, "Stack", "n", "s", &json!({}), &spec);
-        let (mut ports, stack) = (ports(&world), key("pulumi.com/v1", "Stack", "s"));
-        ports.settings.pod_fields = pod_fields;
-        world.drive(handle(&ports, &Hint::new(stack.clone()), world.now())).unwrap().unwrap();
+        let (mut reconciler, stack) = (reconciler(&world), key("pulumi.com/v1", "Stack", "s"));
+        reconciler.settings.pod_fields = pod_fields;
+        world.drive(reconciler.handle(&Hint::new(stack.clone()))).unwrap().unwrap();
         let conditions = world.object(&stack).unwrap()["status"]["conditions"].to_string();
         let words = "spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector has no meaning on Fargate, and this installation";
         assert_eq!(conditions.contains(words), stalls, "{conditions}");
@@ -461,7 +461,7 @@ fn object_outside_the_namespace_filter_is_not_touched() {
             key("auto.pulumi.com/v1alpha1", "Workspace", "w"),
             key("source.toolkit.fluxcd.io/v1", "GitRepository", "g"),
         ] {
-            look(&world, object);
+            reconcile(&world, object);
         }
         let launches = launched.then(|| "Update".to_owned()).into_iter().collect();
         assert_eq!((world.cluster(), world.events(), hinted(&world)), (before, vec![], (launches, vec![])));
@@ -479,7 +479,7 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
     let said = |name: &str, spec: Value| {
         put(&world, "Stack", "n", name, &json!({}), &driftless_api::merge(json!({ "stack": name }), &spec));
         let stack = key("pulumi.com/v1", "Stack", name);
-        look(&world, stack.clone());
+        reconcile(&world, stack.clone());
         world.object(&stack).unwrap()["status"]["conditions"].to_string()
     };
     let program = json!({ "programRef": { "name": "deep" } });
@@ -494,13 +494,13 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
     assert!(goes_on.contains("fetching Program"), "{goes_on}");
     for object in [stack, unreadable("auto.pulumi.com/v1alpha1", "Update", "u")] {
         let before = world.object(&object);
-        look(&world, object.clone());
+        reconcile(&world, object.clone());
         assert_eq!(world.object(&object), before);
     }
 }
 
 #[test]
-fn stack_that_is_gone_leaves_nothing_of_its_inputs() {
+fn deleted_stack_leaves_no_stored_inputs() {
     let world = World::new(0, Faults::NONE);
     let stack = key("pulumi.com/v1", "Stack", "s");
     put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev" }));
@@ -512,7 +512,7 @@ fn stack_that_is_gone_leaves_nothing_of_its_inputs() {
     for key in [&*keys::inputs(CLUSTER, &id.uid), &*keys::sealed(CLUSTER, &id)] {
         world.drive(Objects::put(&world, key, b"{}".to_vec())).unwrap().unwrap();
     }
-    look(&world, stack.clone());
+    reconcile(&world, stack.clone());
     assert!(world.object(&stack).is_none() && world.objects().is_empty(), "{:?}", world.objects().keys());
 }
 
@@ -523,7 +523,7 @@ fn lost_fetch_request_is_sent_again_after_30_seconds() {
     put(&world, "Stack", "n", "s", &json!({}), &spec);
     for seconds in [0, 30] {
         world.advance(SignedDuration::from_secs(seconds));
-        look(&world, key("pulumi.com/v1", "Stack", "s"));
+        reconcile(&world, key("pulumi.com/v1", "Stack", "s"));
         let delivered: Vec<_> = std::iter::from_fn(|| world.receive()).collect();
         assert!(delivered.iter().any(|message| matches!(message, Message::Fetch(_))), "after {seconds} s: {delivered:?}");
     }

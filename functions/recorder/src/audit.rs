@@ -1,31 +1,34 @@
 //! The records of a run for people: the audit record, and that of its plan.
 
 use driftless_api::{Update, UpdateSpec};
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{AuditRecord, Launch, Outcome, PlanMode, PlanRecord, VERSION, Verdict, keys};
+use driftless_kubernetes::Cluster;
 use kube::ResourceExt as _;
 
-use crate::Error;
+use crate::{Error, Recorder};
 
-/// Writes the audit record of a recorded run. The first record stays: after a crash, a second one could know less.
-pub(crate) async fn record<O: Objects>(
-    objects: &O,
-    update: Option<&Update>,
-    launch: Option<&Launch>,
-    task: Option<&str>,
-    outcome: &Outcome,
-) -> Result<(), Error> {
-    objects.write_once(&keys::audit(outcome), &of(update, launch, task, outcome)).await?;
-    Ok(())
-}
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Writes the audit record of a recorded run. The first record stays: after a crash, a second one could know less.
+    pub(crate) async fn write_audit_record(
+        &self,
+        update: Option<&Update>,
+        launch: Option<&Launch>,
+        task: Option<&str>,
+        outcome: &Outcome,
+    ) -> Result<(), Error> {
+        self.objects.write_once(&keys::audit(outcome), &of(update, launch, task, outcome)).await?;
+        Ok(())
+    }
 
-/// Writes the record of the plan that a run made. Of equal plans, the first record stays.
-pub(crate) async fn record_plan<O: Objects>(objects: &O, launch: Option<&Launch>, outcome: &Outcome) -> Result<(), Error> {
-    let stack = launch.and_then(|launch| launch.request.as_ref()?.stack.as_ref());
-    let (Some(plan), Some(stack)) = (&outcome.plan, stack) else { return Ok(()) };
-    let record = PlanRecord { version: VERSION, run: outcome.run.clone(), plan: plan.clone() };
-    objects.write_once(&keys::plan(&outcome.run.update.cluster, &stack.uid, &plan.hash), &record).await?;
-    Ok(())
+    /// Writes the record of the plan that a run made. Of equal plans, the first record stays.
+    pub(crate) async fn write_plan_record(&self, launch: Option<&Launch>, outcome: &Outcome) -> Result<(), Error> {
+        let stack = launch.and_then(|launch| launch.request.as_ref()?.stack.as_ref());
+        let (Some(plan), Some(stack)) = (&outcome.plan, stack) else { return Ok(()) };
+        let record = PlanRecord { version: VERSION, run: outcome.run.clone(), plan: plan.clone() };
+        self.objects.write_once(&keys::plan(&outcome.run.update.cluster, &stack.uid, &plan.hash), &record).await?;
+        Ok(())
+    }
 }
 
 /// The record. What ran is in the launch record, because a user could have changed an Update that never started.

@@ -6,18 +6,18 @@ mod audit;
 mod bound;
 mod cache;
 mod count;
+mod events;
 mod facts;
-mod give_back;
 mod log;
 mod named;
 mod outcome;
 mod outputs;
 mod owned;
 mod publish;
+mod release;
 mod report;
 mod status;
 mod stop;
-mod tell;
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
@@ -28,22 +28,8 @@ use driftless_contract::{
 use driftless_core::run::{Need, RunPlan, plan_run, run_violations};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
-use facts::Run;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-
-/// The ports of the recorder for one cluster.
-#[derive(Debug)]
-pub struct Ports<'a, C, O, Q, T> {
-    /// The cluster of the run.
-    pub cluster: &'a C,
-    /// The bucket with runs and task folders.
-    pub objects: &'a O,
-    /// The queues for hints.
-    pub queues: &'a Q,
-    /// Fargate.
-    pub tasks: &'a T,
-}
 
 /// The settings of an installation.
 #[derive(Clone, Debug)]
@@ -58,6 +44,23 @@ pub struct Settings {
     pub cache_entry_bytes: u64,
     /// The maximum size of all cache entries of a namespace, in bytes.
     pub cache_namespace_bytes: u64,
+}
+
+/// The recorder, for one message of a cluster.
+#[derive(Debug)]
+pub struct Recorder<'a, C, O, Q, T> {
+    /// The cluster of the run.
+    pub cluster: &'a C,
+    /// The bucket with runs and task folders.
+    pub objects: &'a O,
+    /// The queues for hints.
+    pub queues: &'a Q,
+    /// Fargate.
+    pub tasks: &'a T,
+    /// The settings of the installation.
+    pub settings: &'a Settings,
+    /// When the invocation began to handle the message.
+    pub now: Timestamp,
 }
 
 /// Why a run could not be recorded.
@@ -145,24 +148,94 @@ pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> boo
 /// The requeue delay after a transient error, in seconds.
 const PASSING_SECONDS: u16 = 15;
 
-/// Does what is requested for the run of an Update. A transient error requeues an outcome; any other is returned.
-pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    due: Due,
-    now: Timestamp,
-) -> Result<(), Error> {
-    if hint.hops >= MAX_HOPS {
-        metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, now);
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Does what is requested for the run of an Update. A transient error requeues an outcome; any other is returned.
+    pub async fn handle(&self, hint: &RunHint, due: Due) -> Result<(), Error> {
+        if hint.hops >= MAX_HOPS {
+            metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, self.now);
+        }
+        let done = match due {
+            Due::Outcome | Due::Repair => self.reconcile(hint, due).await,
+            Due::Progress => self.publish_progress(hint).await,
+        };
+        match done {
+            Err(error) => failed(self.queues, hint, due, error, self.now).await,
+            Ok(()) => Ok(()),
+        }
     }
-    let done = match due {
-        Due::Outcome | Due::Repair => look(ports, settings, hint, due, now).await,
-        Due::Progress => progress(ports, settings, hint, now).await,
-    };
-    match done {
-        Err(error) => failed(ports.queues, hint, due, error, now).await,
-        Ok(()) => Ok(()),
+
+    /// Shows the progress of a run that a task owns.
+    async fn publish_progress(&self, hint: &RunHint) -> Result<(), Error> {
+        let update = self.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
+        let Some(update) = update.filter(|update| update.uid() == hint.uid) else { return Ok(()) };
+        let folder = keys::run(&hint.update.cluster, hint.uid.as_deref().unwrap_or_default());
+        let Some(Owner { task: Some(arn), at, .. }) = self.objects.read(&folder.owner()).await? else { return Ok(()) };
+        let task = keys::task(&self.settings.task_role_id, &arn);
+        self.show_progress(update, &task, at).await
+    }
+
+    async fn reconcile(&self, hint: &RunHint, due: Due) -> Result<(), Error> {
+        let Some(mut run) = self.find_run(hint).await? else { return Ok(()) };
+        loop {
+            let plan = match plan_run(&run.facts, self.now) {
+                Ok(plan) => plan,
+                Err(need) if self.read_fact(&mut run, need).await? => continue,
+                Err(_) => return Ok(()),
+            };
+            let rules = run_violations(&run.facts, &plan);
+            debug_assert_eq!(rules, [""; 0], "{}", hint.update);
+            if !rules.is_empty() {
+                tracing::error!(update = %hint.update, ?rules, "plan refused: it breaks invariants");
+                metrics::count_one(Metric::RefusedPlans, "recorder", &hint.update.cluster, &hint.update, self.now);
+                return Ok(());
+            }
+            match plan {
+                RunPlan::Stop(why) => {
+                    let arn = run.owner.as_ref().and_then(|owner| owner.task.as_deref()).unwrap_or_default();
+                    tracing::warn!(task = arn, why, "stopping a task");
+                    self.tasks.stop(arn, &why).await?;
+                    run.facts.stopped = true;
+                }
+                RunPlan::Abandon(reason) => {
+                    let closed = Owner { version: VERSION, task: None, refused: Some(reason.to_string()), at: self.now };
+                    if !self.objects.write_once(&run.folder.owner(), &closed).await? {
+                        return Ok(());
+                    }
+                    run.set_owner(self.settings, Some(closed));
+                }
+                RunPlan::Conclude(ending) => {
+                    self.read_launch(&mut run).await?;
+                    let outcome = self.conclude(&run, ending).await?;
+                    let folder = &run.folder;
+                    if !self.objects.write_once(&folder.outcome(), &outcome).await?
+                        && self.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)
+                    {
+                        // Another recorder won the race and publishes its own outcome. If it crashes, SQS delivers its message
+                        // again.
+                        return Ok(());
+                    }
+                    tracing::info!(update = %hint.update, verdict = ?outcome.verdict, "recorded");
+                    if let Some(owner) = &run.owner {
+                        count::ended(run.update.as_ref(), owner, run.launch.as_ref(), &outcome, self.now);
+                    }
+                    (run.facts.outcome, run.outcome) = (Some(true), Some(outcome));
+                }
+                RunPlan::Publish => {
+                    if run.facts.owner.is_none() {
+                        self.read_fact(&mut run, Need::Owner).await?;
+                    }
+                    return Box::pin(self.end(hint, due, run)).await;
+                }
+                RunPlan::AskAgain { seconds } => {
+                    if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
+                        self.queues.run(&next, seconds).await?;
+                    }
+                    return Ok(());
+                }
+                // The launcher acts, or the run continues and its progress shows in the status.
+                RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),
+            }
+        }
     }
 }
 
@@ -186,90 +259,6 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Erro
     match next {
         Some(next) => Ok(queues.run(&next, PASSING_SECONDS).await?),
         None => Ok(()),
-    }
-}
-
-/// Shows the progress of a run that a task owns.
-async fn progress<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let update = ports.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
-    let Some(update) = update.filter(|update| update.uid() == hint.uid) else { return Ok(()) };
-    let folder = keys::run(&hint.update.cluster, hint.uid.as_deref().unwrap_or_default());
-    let Some(Owner { task: Some(arn), at, .. }) = ports.objects.read(&folder.owner()).await? else { return Ok(()) };
-    let task = keys::task(&settings.task_role_id, &arn);
-    status::show_progress(ports, settings, update, &task, at, now).await
-}
-
-async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    due: Due,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let Some(mut run) = Run::find(ports, settings, hint, now).await? else { return Ok(()) };
-    loop {
-        let plan = match plan_run(&run.facts, now) {
-            Ok(plan) => plan,
-            Err(need) if run.read(ports, settings, need, now).await? => continue,
-            Err(_) => return Ok(()),
-        };
-        let rules = run_violations(&run.facts, &plan);
-        debug_assert_eq!(rules, [""; 0], "{}", hint.update);
-        if !rules.is_empty() {
-            tracing::error!(update = %hint.update, ?rules, "plan refused: it breaks invariants");
-            metrics::count_one(Metric::RefusedPlans, "recorder", &hint.update.cluster, &hint.update, now);
-            return Ok(());
-        }
-        match plan {
-            RunPlan::Stop(why) => {
-                let arn = run.owner.as_ref().and_then(|owner| owner.task.as_deref()).unwrap_or_default();
-                tracing::warn!(task = arn, why, "stopping a task");
-                ports.tasks.stop(arn, &why).await?;
-                run.facts.stopped = true;
-            }
-            RunPlan::Abandon(reason) => {
-                let closed = Owner { version: VERSION, task: None, refused: Some(reason.to_string()), at: now };
-                if !ports.objects.write_once(&run.folder.owner(), &closed).await? {
-                    return Ok(());
-                }
-                run.set_owner(settings, Some(closed));
-            }
-            RunPlan::Conclude(ending) => {
-                run.read_launch(ports).await?;
-                let outcome = outcome::conclude(ports, &run, ending, now).await?;
-                let folder = &run.folder;
-                if !ports.objects.write_once(&folder.outcome(), &outcome).await?
-                    && ports.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)
-                {
-                    // Another recorder won the race and publishes its own outcome. If it crashes, SQS delivers its message again.
-                    return Ok(());
-                }
-                tracing::info!(update = %hint.update, verdict = ?outcome.verdict, "recorded");
-                if let Some(owner) = &run.owner {
-                    count::ended(run.update.as_ref(), owner, run.launch.as_ref(), &outcome, now);
-                }
-                (run.facts.outcome, run.outcome) = (Some(true), Some(outcome));
-            }
-            RunPlan::Publish => {
-                if run.facts.owner.is_none() {
-                    run.read(ports, settings, Need::Owner, now).await?;
-                }
-                return Box::pin(publish::end(ports, settings, hint, due, run, now)).await;
-            }
-            RunPlan::AskAgain { seconds } => {
-                if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
-                    ports.queues.run(&next, seconds).await?;
-                }
-                return Ok(());
-            }
-            // The launcher acts, or the run continues and its progress shows in the status.
-            RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),
-        }
     }
 }
 

@@ -4,17 +4,16 @@
 use std::collections::BTreeMap;
 
 use driftless_api::{LogLink, Update, names};
-use driftless_aws::{Error as AwsError, Objects};
+use driftless_aws::{Error as AwsError, Objects, Queues, Tasks};
 use driftless_contract::{
     Outcome,
     keys::{self, MAX_LIVE_LOG_BYTES, MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number},
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, owned};
+use crate::{Error, Recorder, owned};
 
 /// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part rewrites it.
 const MAX_LOG: usize = 512 << 10;
@@ -42,168 +41,143 @@ pub(crate) enum NotStored {
     Failed(#[from] Error),
 }
 
-/// Copies the rest of a log when its run is recorded, and publishes an Event if it cannot be copied. Returns the name of the
-/// ConfigMap, if the task wrote a log.
-pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    task: &TaskFolder,
-    now: Timestamp,
-) -> Result<Option<String>, Error> {
-    match copy(ports, settings, update, task, MAX_LOG_CHUNKS).await {
-        Ok(name) => Ok(name),
-        Err(NotStored::Failed(error)) => Err(error),
-        Err(NotStored::Refused(why)) => {
-            if !update.is_complete() {
-                ports.cluster.event(update, EventType::Warning, EventReason::LogNotStored, &why, None, now).await;
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Copies the rest of a log when its run is recorded, and publishes an Event if it cannot be copied. Returns the name of the
+    /// ConfigMap, if the task wrote a log.
+    pub(crate) async fn finish_log(&self, update: &Update, task: &TaskFolder) -> Result<Option<String>, Error> {
+        match self.copy_log(update, task, MAX_LOG_CHUNKS).await {
+            Ok(name) => Ok(name),
+            Err(NotStored::Failed(error)) => Err(error),
+            Err(NotStored::Refused(why)) => {
+                if !update.is_complete() {
+                    self.cluster.event(update, EventType::Warning, EventReason::LogNotStored, &why, None, self.now).await;
+                }
+                Ok(None)
             }
-            Ok(None)
         }
     }
-}
 
-/// A link to the log at this key. Readers of the Update's status can use it for a short time.
-pub(crate) async fn link<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    key: &str,
-    now: Timestamp,
-) -> Result<LogLink, Error> {
-    let link = ports.objects.link(key, now).await?;
-    Ok(LogLink::new(link.url, link.expires))
-}
-
-/// Writes a new link to the kept log of a published run into its Update, if a reader asks for it. Returns `false` otherwise. The log is
-/// kept after the run has released everything, so nothing else is left to do.
-pub(crate) async fn renew<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    update: Option<&Update>,
-    outcome: &Outcome,
-    now: Timestamp,
-) -> Result<bool, Error> {
-    let kept = keys::log(&outcome.run.update, &outcome.run.uid);
-    let Some(update) = update.filter(|update| update.asks_for_log(now)) else { return Ok(false) };
-    if !ports.objects.exists(&kept).await? {
-        return Ok(false);
+    /// A link to the log at this key. Readers of the Update's status can use it for a short time.
+    pub(crate) async fn log_link(&self, key: &str) -> Result<LogLink, Error> {
+        let link = self.objects.link(key, self.now).await?;
+        Ok(LogLink::new(link.url, link.expires))
     }
-    let mut update = update.clone();
-    update.set_log_link(link(ports, &kept, now).await?);
-    ports.cluster.replace_status(&update).await?;
-    Ok(true)
-}
 
-/// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the copy,
-/// if the task wrote a log. A recorded link is kept until it is due for renewal.
-pub(crate) async fn keep<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    update: &Update,
-    outcome: &Outcome,
-    task: &TaskFolder,
-    now: Timestamp,
-) -> Result<Option<LogLink>, Error> {
-    if update.is_complete() && !update.needs_log_link(now) {
-        return Ok(update.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.clone()));
+    /// Writes a new link to the kept log of a published run into its Update, if a reader asks for it. Returns `false` otherwise.
+    /// The log is kept after the run has released everything, so nothing else is left to do.
+    pub(crate) async fn renew_log_link(&self, update: Option<&Update>, outcome: &Outcome) -> Result<bool, Error> {
+        let kept = keys::log(&outcome.run.update, &outcome.run.uid);
+        let Some(update) = update.filter(|update| update.asks_for_log(self.now)) else { return Ok(false) };
+        if !self.objects.exists(&kept).await? {
+            return Ok(false);
+        }
+        let mut update = update.clone();
+        update.set_log_link(self.log_link(&kept).await?);
+        self.cluster.replace_status(&update).await?;
+        Ok(true)
     }
-    let (live, kept) = (task.live_log(), keys::log(&outcome.run.update, &outcome.run.uid));
-    let copied = match ports.objects.size(&live, 0).await {
-        Ok(1..=MAX_LIVE_LOG) => ports.objects.copy(&live, &kept).await,
-        // The task wrote no log, or its program wrote another object in its place.
-        size => size.map(|_| false),
-    };
-    match copied {
-        Ok(true) => link(ports, &kept, now).await.map(Some),
-        Ok(false) => Ok(None),
-        Err(error) if error.is_transient() => Err(error.into()),
-        Err(error) => {
-            tracing::warn!(task = &**task, %error, "cannot keep the log of a task");
-            Ok(None)
+
+    /// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the
+    /// copy, if the task wrote a log. A recorded link is kept until it is due for renewal.
+    pub(crate) async fn keep_log(&self, update: &Update, outcome: &Outcome, task: &TaskFolder) -> Result<Option<LogLink>, Error> {
+        if update.is_complete() && !update.needs_log_link(self.now) {
+            return Ok(update.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.clone()));
+        }
+        let (live, kept) = (task.live_log(), keys::log(&outcome.run.update, &outcome.run.uid));
+        let copied = match self.objects.size(&live, 0).await {
+            Ok(1..=MAX_LIVE_LOG) => self.objects.copy(&live, &kept).await,
+            // The task wrote no log, or its program wrote another object in its place.
+            size => size.map(|_| false),
+        };
+        match copied {
+            Ok(true) => self.log_link(&kept).await.map(Some),
+            Ok(false) => Ok(None),
+            Err(error) if error.is_transient() => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(task = &**task, %error, "cannot keep the log of a task");
+                Ok(None)
+            }
         }
     }
-}
 
-/// Copies up to `most` parts that the ConfigMap does not have yet. Returns its name, if there is one.
-pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    task: &TaskFolder,
-    most: u16,
-) -> Result<Option<String>, NotStored> {
-    let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
-    // The Update of a terminating namespace: tenants cannot read the system namespace, so the right to write ConfigMaps there
-    // would serve no purpose.
-    if namespace == settings.system_namespace {
-        return Ok(None);
-    }
-    let mut tries = TRIES;
-    loop {
-        tries -= 1;
-        let wrong = match add(ports, update, task, &namespace, &name, most).await {
-            Ok(is_there) => return Ok(is_there.then_some(name)),
-            Err(NotStored::Failed(Error::Kubernetes(KubernetesError::Conflict { .. }))) if tries > 0 => continue,
-            Err(NotStored::Failed(Error::Kubernetes(error))) => error,
-            Err(other) => return Err(other),
-        };
-        return match wrong {
-            // The namespace is deleted, and its readers with it.
-            KubernetesError::NamespaceTerminating { .. } => Ok(None),
-            KubernetesError::Unreadable { message, .. } => {
-                Err(NotStored::Refused(format!("cannot read ConfigMap {name:?}: {message}; delete it and run again")))
-            }
-            KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
-                "cannot store the log in ConfigMap {name:?}: {message}; {}; the whole log is at status.driftless.log",
-                owned::BIND
-            ))),
-            wrong => Err(NotStored::Failed(wrong.into())),
-        };
-    }
-}
-
-/// Adds parts with one write. Returns whether there is a ConfigMap.
-async fn add<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    update: &Update,
-    task: &TaskFolder,
-    namespace: &str,
-    name: &str,
-    most: u16,
-) -> Result<bool, NotStored> {
-    let found = ports.cluster.get::<ConfigMap>(namespace, name).await.map_err(Error::from)?;
-    if let Some(found) = &found
-        && !owned::is_of(found, update)
-    {
-        return Err(NotStored::Refused(owned::is_another("ConfigMap", name)));
-    }
-    let mut stored = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
-    let first = stored.next();
-    for number in (first..=MAX_LOG_CHUNKS).take(most.into()) {
-        let Some(part) = part(ports.objects, task, number).await? else { break };
-        stored.add(number, part);
-    }
-    if stored.next() == first {
-        return Ok(found.is_some());
-    }
-    let data = Some(stored.into_data());
-    match found {
-        Some(found) => ports.cluster.replace(&ConfigMap { data, binary_data: None, ..found }).await,
-        None => ports.cluster.create(&config_map(update, name, data)).await,
-    }
-    .map_err(Error::from)?;
-    Ok(true)
-}
-
-/// A part that the task wrote; `None` at the end of the log. The tenant's program may have written it, so it is cut and stripped
-/// of what a terminal would execute.
-async fn part<O: Objects>(objects: &O, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
-    let content = match objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
-        Err(AwsError::Permanent { call, message }) => {
-            tracing::warn!(call, message, "cannot read a part of the log of a task");
+    /// Copies up to `most` parts that the ConfigMap does not have yet. Returns its name, if there is one.
+    pub(crate) async fn copy_log(&self, update: &Update, task: &TaskFolder, most: u16) -> Result<Option<String>, NotStored> {
+        let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
+        // The Update of a terminating namespace: tenants cannot read the system namespace, so the right to write ConfigMaps there
+        // would serve no purpose.
+        if namespace == self.settings.system_namespace {
             return Ok(None);
         }
-        content => content?,
-    };
-    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
-    Ok(content.map(|content| String::from_utf8_lossy(&content).chars().map(shown).collect()))
+        let mut tries = TRIES;
+        loop {
+            tries -= 1;
+            let wrong = match self.add_log_parts(update, task, &namespace, &name, most).await {
+                Ok(is_there) => return Ok(is_there.then_some(name)),
+                Err(NotStored::Failed(Error::Kubernetes(KubernetesError::Conflict { .. }))) if tries > 0 => continue,
+                Err(NotStored::Failed(Error::Kubernetes(error))) => error,
+                Err(other) => return Err(other),
+            };
+            return match wrong {
+                // The namespace is deleted, and its readers with it.
+                KubernetesError::NamespaceTerminating { .. } => Ok(None),
+                KubernetesError::Unreadable { message, .. } => {
+                    Err(NotStored::Refused(format!("cannot read ConfigMap {name:?}: {message}; delete it and run again")))
+                }
+                KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
+                    "cannot store the log in ConfigMap {name:?}: {message}; {}; the whole log is at status.driftless.log",
+                    owned::BIND
+                ))),
+                wrong => Err(NotStored::Failed(wrong.into())),
+            };
+        }
+    }
+
+    /// Adds parts with one write. Returns whether there is a ConfigMap.
+    async fn add_log_parts(
+        &self,
+        update: &Update,
+        task: &TaskFolder,
+        namespace: &str,
+        name: &str,
+        most: u16,
+    ) -> Result<bool, NotStored> {
+        let found = self.cluster.get::<ConfigMap>(namespace, name).await.map_err(Error::from)?;
+        if let Some(found) = &found
+            && !owned::is_of(found, update)
+        {
+            return Err(NotStored::Refused(owned::is_another("ConfigMap", name)));
+        }
+        let mut stored = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
+        let first = stored.next();
+        for number in (first..=MAX_LOG_CHUNKS).take(most.into()) {
+            let Some(part) = self.log_part(task, number).await? else { break };
+            stored.add(number, part);
+        }
+        if stored.next() == first {
+            return Ok(found.is_some());
+        }
+        let data = Some(stored.into_data());
+        match found {
+            Some(found) => self.cluster.replace(&ConfigMap { data, binary_data: None, ..found }).await,
+            None => self.cluster.create(&config_map(update, name, data)).await,
+        }
+        .map_err(Error::from)?;
+        Ok(true)
+    }
+
+    /// A part that the task wrote; `None` at the end of the log. The tenant's program may have written it, so it is cut and
+    /// stripped of what a terminal would execute.
+    async fn log_part(&self, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
+        let content = match self.objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
+            Err(AwsError::Permanent { call, message }) => {
+                tracing::warn!(call, message, "cannot read a part of the log of a task");
+                return Ok(None);
+            }
+            content => content?,
+        };
+        let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
+        Ok(content.map(|content| String::from_utf8_lossy(&content).chars().map(shown).collect()))
+    }
 }
 
 /// The parts of a log by their numbers, of bounded size together.

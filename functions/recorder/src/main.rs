@@ -7,7 +7,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use recorder::{Ports, Settings, absorb, failed, handle, runs};
+use recorder::{Recorder, Settings, absorb, failed, runs};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -38,8 +38,9 @@ async fn main() -> Result<(), Error> {
         for (hint, due) in runs(&objects, &tasks, &settings, message, now()).await? {
             match clusters.get(&hint.update.cluster, now()).await {
                 Ok(cluster) => {
-                    let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-                    Box::pin(handle(&ports, &settings, &hint, due, now())).await?;
+                    let (objects, queues, tasks, settings) = (&objects, &queues, &tasks, &settings);
+                    let recorder = Recorder { cluster: &cluster, objects, queues, tasks, settings, now: now() };
+                    Box::pin(recorder.handle(&hint, due)).await?;
                 }
                 Err(error) => failed(&queues, &hint, due, error.into(), now()).await?,
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Stack, StackOutputs, Update, names};
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Outcome, OutputObjects, OutputValue, VERSION, Verdict, keys};
 use driftless_core::{ExistingOutputs, Operation, Output, OutputKind, OutputStep, output_data, output_step};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType, Object};
@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 
-use crate::{Error, Ports, Settings, tell};
+use crate::{Error, Recorder, events};
 
 /// A user may change the object at the same time.
 const TRIES: u32 = 3;
@@ -80,57 +80,59 @@ struct Writer<'a, C> {
     problems: Vec<String>,
 }
 
-/// Writes the outputs of a successful update into the objects that its Stack names, and deletes those that the Stack no longer
-/// names. The bucket has a list of all that may exist.
-pub(crate) async fn write<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    outcome: &Outcome,
-    outputs: &BTreeMap<String, OutputValue>,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let is_up = update.spec.operation.as_deref() == Some(Operation::Up.as_str()) && !outcome.preview;
-    let stack = tell::stack_of(update, settings).filter(|stack| stack.namespace() == update.namespace());
-    let (Some(stack), true, Verdict::Succeeded {}) = (stack, is_up, &outcome.verdict) else { return Ok(()) };
-    let wanted = update.spec.driftless.as_ref().map_or(&[][..], |ours| &ours.outputs);
-    let list = keys::outputs(&outcome.run.update.cluster, &stack.uid().unwrap_or_default());
-    let before = ports.objects.read(&list).await?.map_or_else(BTreeSet::new, |read| read.objects);
-    let named: BTreeSet<_> = wanted.iter().map(|object| (object.kind, object.name.clone())).collect();
-    let all: BTreeSet<_> = before.union(&named).cloned().collect();
-    if all != before {
-        // Before an object is created, so that a crash leaves none that the list lacks.
-        ports.objects.write(&list, &OutputObjects { version: VERSION, objects: all }).await?;
-    }
-    let outputs =
-        outputs.iter().map(|(name, output)| (name.as_str(), Output { value: &output.value, secret: output.secret })).collect();
-    let recorded = outcome.recorded_at.unwrap_or(now);
-    let mut writer = Writer { cluster: ports.cluster, stack, outputs, recorded, problems: Vec::new() };
-    for object in wanted {
-        match object.kind {
-            OutputKind::Secret => writer.settle::<Secret>(&object.name, Some(object)).await?,
-            OutputKind::ConfigMap => writer.settle::<ConfigMap>(&object.name, Some(object)).await?,
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Writes the outputs of a successful update into the objects that its Stack names, and deletes those that the Stack no
+    /// longer names. The bucket has a list of all that may exist.
+    pub(crate) async fn write_named_outputs(
+        &self,
+        update: &Update,
+        outcome: &Outcome,
+        outputs: &BTreeMap<String, OutputValue>,
+    ) -> Result<(), Error> {
+        let is_up = update.spec.operation.as_deref() == Some(Operation::Up.as_str()) && !outcome.preview;
+        let stack = events::stack_of(update, self.settings).filter(|stack| stack.namespace() == update.namespace());
+        let (Some(stack), true, Verdict::Succeeded {}) = (stack, is_up, &outcome.verdict) else { return Ok(()) };
+        let wanted = update.spec.driftless.as_ref().map_or(&[][..], |ours| &ours.outputs);
+        let list = keys::outputs(&outcome.run.update.cluster, &stack.uid().unwrap_or_default());
+        let before = self.objects.read(&list).await?.map_or_else(BTreeSet::new, |read| read.objects);
+        let named: BTreeSet<_> = wanted.iter().map(|object| (object.kind, object.name.clone())).collect();
+        let all: BTreeSet<_> = before.union(&named).cloned().collect();
+        if all != before {
+            // Before an object is created, so that a crash leaves none that the list lacks.
+            self.objects.write(&list, &OutputObjects { version: VERSION, objects: all }).await?;
         }
-    }
-    for (kind, name) in before.difference(&named) {
-        match kind {
-            OutputKind::Secret => writer.settle::<Secret>(name, None).await?,
-            OutputKind::ConfigMap => writer.settle::<ConfigMap>(name, None).await?,
+        let outputs = outputs
+            .iter()
+            .map(|(name, output)| (name.as_str(), Output { value: &output.value, secret: output.secret }))
+            .collect();
+        let recorded = outcome.recorded_at.unwrap_or(self.now);
+        let mut writer = Writer { cluster: self.cluster, stack, outputs, recorded, problems: Vec::new() };
+        for object in wanted {
+            match object.kind {
+                OutputKind::Secret => writer.settle::<Secret>(&object.name, Some(object)).await?,
+                OutputKind::ConfigMap => writer.settle::<ConfigMap>(&object.name, Some(object)).await?,
+            }
         }
+        for (kind, name) in before.difference(&named) {
+            match kind {
+                OutputKind::Secret => writer.settle::<Secret>(name, None).await?,
+                OutputKind::ConfigMap => writer.settle::<ConfigMap>(name, None).await?,
+            }
+        }
+        if !before.is_subset(&named) {
+            self.objects.write(&list, &OutputObjects { version: VERSION, objects: named }).await?;
+        }
+        for problem in writer.problems {
+            let (kind, reason) = (EventType::Warning, EventReason::OutputsNotStored);
+            self.cluster.event(&writer.stack, kind, reason, &problem, None, self.now).await;
+        }
+        Ok(())
     }
-    if !before.is_subset(&named) {
-        ports.objects.write(&list, &OutputObjects { version: VERSION, objects: named }).await?;
-    }
-    for problem in writer.problems {
-        let (kind, reason) = (EventType::Warning, EventReason::OutputsNotStored);
-        ports.cluster.event(&writer.stack, kind, reason, &problem, None, now).await;
-    }
-    Ok(())
 }
 
 impl<C: Cluster> Writer<'_, C> {
-    /// Writes the object that the Stack names, or deletes one that it no longer names. A refusal of the API server is a problem to
-    /// report and does not keep the run from ending.
+    /// Writes the object that the Stack names, or deletes one that it no longer names. A refusal of the API server is a problem
+    /// to report and does not keep the run from ending.
     async fn settle<K: Receiver>(&mut self, name: &str, wanted: Option<&StackOutputs>) -> Result<(), Error> {
         let kind = K::KIND;
         let mut tries = TRIES;

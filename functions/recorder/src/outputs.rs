@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::TaskFolder, to_json};
 use driftless_core::output_keys;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
-use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, Settings, named, owned, report};
+use crate::{Error, Recorder, owned, report};
 
 /// The replacement of a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -61,80 +60,81 @@ fn written(json: &str) -> usize {
     json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
-/// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the outcome
-/// was made from. `result` is the task's result if it was just read. Returns the name of the Secret, if there are outputs.
-pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    outcome: &Outcome,
-    task: &TaskFolder,
-    result: Option<Vec<u8>>,
-    now: Timestamp,
-) -> Result<Option<String>, Error> {
-    match &outcome.outputs {
-        None => return Ok(None),
-        Some(outputs) if outputs.is_empty() => {
-            named::write(ports, settings, update, outcome, &BTreeMap::new(), now).await?;
-            return Ok(None);
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the
+    /// outcome was made from. `result` is the task's result if it was just read. Returns the name of the Secret, if there are
+    /// outputs.
+    pub(crate) async fn store_outputs(
+        &self,
+        update: &Update,
+        outcome: &Outcome,
+        task: &TaskFolder,
+        result: Option<Vec<u8>>,
+    ) -> Result<Option<String>, Error> {
+        match &outcome.outputs {
+            None => return Ok(None),
+            Some(outputs) if outputs.is_empty() => {
+                self.write_named_outputs(update, outcome, &BTreeMap::new()).await?;
+                return Ok(None);
+            }
+            Some(_) => {}
         }
-        Some(_) => {}
-    }
-    let document = match result {
-        Some(document) => Some(document),
-        None => report::read(ports.objects, &task.result()).await?,
-    };
-    let Some(document) = document else {
-        // The result is deleted once the Secret exists or cannot be created: the status then has its name or the reason.
-        if update.is_complete() {
-            return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
-        }
-        return match is_stored(ports.cluster, update, None).await {
-            Ok(stored) => Ok(stored.then(|| name(&update.name_any()))),
-            Err(error) if error.is_transient() => Err(error.into()),
-            Err(_) => Ok(None),
+        let document = match result {
+            Some(document) => Some(document),
+            None => self.read_report(&task.result()).await?,
         };
-    };
-    let result = match RunResult::parse(&document) {
-        Ok(result) if outcome.result_sha256.as_deref() == Some(&report::sha256(&document)) => result.fitting(),
-        _ => {
-            tracing::error!(update = %outcome.run.update, "result changed before its outputs were stored; outputs are not \
-                 stored");
-            return Ok(None);
-        }
-    };
-    let outputs = result.outputs.unwrap_or_default();
-    named::write(ports, settings, update, outcome, &outputs, now).await?;
-    let secret = secret(update, &outputs);
-    let created = match ports.cluster.create(&secret).await {
-        Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update, Some(&secret)).await,
-        created => created.map(|_| true),
-    };
-    let why = match created {
-        Ok(true) => return Ok(Some(secret.name_any())),
-        Ok(false) => owned::is_another("Secret", &secret.name_any()),
-        Err(KubernetesError::Permanent { message, .. }) => {
-            format!("cannot create the outputs Secret: {message}; {}", owned::BIND)
-        }
-        // The namespace is deleted, and with it all readers of the outputs.
-        Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    ports.cluster.event(update, EventType::Warning, EventReason::OutputsNotStored, &why, None, now).await;
-    Ok(None)
-}
+        let Some(document) = document else {
+            // The result is deleted once the Secret exists or cannot be created: the status then has its name or the reason.
+            if update.is_complete() {
+                return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
+            }
+            return match self.has_outputs_secret(update, None).await {
+                Ok(stored) => Ok(stored.then(|| name(&update.name_any()))),
+                Err(error) if error.is_transient() => Err(error.into()),
+                Err(_) => Ok(None),
+            };
+        };
+        let result = match RunResult::parse(&document) {
+            Ok(result) if outcome.result_sha256.as_deref() == Some(&report::sha256(&document)) => result.fitting(),
+            _ => {
+                tracing::error!(update = %outcome.run.update, "result changed before its outputs were stored; outputs are not \
+                     stored");
+                return Ok(None);
+            }
+        };
+        let outputs = result.outputs.unwrap_or_default();
+        self.write_named_outputs(update, outcome, &outputs).await?;
+        let secret = secret(update, &outputs);
+        let created = match self.cluster.create(&secret).await {
+            Err(KubernetesError::Conflict { .. }) => self.has_outputs_secret(update, Some(&secret)).await,
+            created => created.map(|_| true),
+        };
+        let why = match created {
+            Ok(true) => return Ok(Some(secret.name_any())),
+            Ok(false) => owned::is_another("Secret", &secret.name_any()),
+            Err(KubernetesError::Permanent { message, .. }) => {
+                format!("cannot create the outputs Secret: {message}; {}", owned::BIND)
+            }
+            // The namespace is deleted, and with it all readers of the outputs.
+            Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        self.cluster.event(update, EventType::Warning, EventReason::OutputsNotStored, &why, None, self.now).await;
+        Ok(None)
+    }
 
-/// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or one with a forged
-/// owner, can have the same name.
-async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
-    let found = match cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await {
-        // The recorder's own Secret is always readable.
-        Err(KubernetesError::Unreadable { .. }) => None,
-        found => found?,
-    };
-    let is_same =
-        |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);
-    Ok(found.is_some_and(|found| owned::is_of(&found, update) && is_same(&found)))
+    /// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or
+    /// one with a forged owner, can have the same name.
+    async fn has_outputs_secret(&self, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
+        let found = match self.cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await {
+            // The recorder's own Secret is always readable.
+            Err(KubernetesError::Unreadable { .. }) => None,
+            found => found?,
+        };
+        let is_same =
+            |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);
+        Ok(found.is_some_and(|found| owned::is_of(&found, update) && is_same(&found)))
+    }
 }
 
 /// The name of the outputs Secret of an Update.
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_whose_names_are_no_keys_have_one_each() {
+    fn output_names_that_are_invalid_keys_get_distinct_keys() {
         let all = outputs(&["plain", "a b", "a_b", "a/b", "é", "ключ"].map(|name| (name, name.into(), false)));
         let secret = secret(&Update::default(), &all);
         let data = secret.data.unwrap_or_default();

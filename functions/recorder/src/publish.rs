@@ -1,49 +1,138 @@
 //! Publishes a recorded outcome and releases what the run held.
 
-use driftless_api::{StackReference, Update, finalizer};
+use driftless_api::{StackReference, Update, UpdateStatus, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{FailureReason, Hint, Launch, Layer, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Due, Error, Ports, Settings, audit, cache, facts::Run, give_back::give_back, log, outputs, status, tell};
+use crate::{Due, Error, Recorder, facts::Run, status};
 
 /// The result, the end of the task and its progress are separate messages, and each may write the Update at the same time.
 const STATUS_TRIES: u32 = 3;
 
-/// Publishes the recorded outcome of a run after it has stopped the task.
-pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    due: Due,
-    run: Run,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let is_launch_known = run.facts.launch.is_some();
-    let Run { folder, update, owner, task, launch, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
-    if log::renew(ports, update.as_ref(), &outcome, now).await? {
-        return Ok(());
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Publishes the recorded outcome of a run after it has stopped the task.
+    pub(crate) async fn end(&self, hint: &RunHint, due: Due, run: Run) -> Result<(), Error> {
+        let is_launch_known = run.facts.launch.is_some();
+        let Run { folder, update, owner, task, launch, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+        if self.renew_log_link(update.as_ref(), &outcome).await? {
+            return Ok(());
+        }
+        // Another release may have written the record and the outcome.
+        let launch = if is_launch_known { launch } else { self.objects.read_if_valid(&folder.launch()).await? };
+        let arn = owner.and_then(|owner| owner.task);
+        // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
+        if let Some(arn) = &arn {
+            self.tasks.stop(arn, "run is recorded").await?;
+        }
+        let task_of = arn.as_deref().zip(task.as_ref()).map(|(arn, task)| (arn, task, result));
+        let recorded = Recorded { outcome: &outcome, launch: launch.as_ref(), task: task_of };
+        let published = self.publish(hint, update, recorded).await?;
+        if let Some(update) = published {
+            self.hand_over(hint, due, update).await?;
+        }
+        // Last: until then, a message about the task finds its run. After a crash, only that message is delivered again.
+        if let Some(task) = &task {
+            self.objects.delete(&task.run()).await?;
+        }
+        Ok(())
     }
-    // Another release may have written the record and the outcome.
-    let launch = if is_launch_known { launch } else { ports.objects.read_if_valid(&folder.launch()).await? };
-    let arn = owner.and_then(|owner| owner.task);
-    // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
-    if let Some(arn) = &arn {
-        ports.tasks.stop(arn, "run is recorded").await?;
+
+    /// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the completed Update, if it exists.
+    pub(crate) async fn publish(
+        &self,
+        hint: &RunHint,
+        update: Option<Update>,
+        Recorded { outcome, launch, task }: Recorded<'_>,
+    ) -> Result<Option<Update>, Error> {
+        let (arn, task, result) = match task {
+            Some((arn, task, result)) => (Some(arn), Some(task), result),
+            None => (None, None, None),
+        };
+        let secret = match (&update, task) {
+            (Some(update), Some(task)) => self.store_outputs(update, outcome, task, result).await?,
+            _ => None,
+        };
+        self.release(hint, update.as_ref(), outcome).await?;
+        self.write_plan_record(launch, outcome).await?;
+        self.write_audit_record(update.as_ref(), launch, arn, outcome).await?;
+        if let Some(task) = task {
+            // After the claim is free: an archive takes some seconds to copy.
+            if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
+                && let Some(launch) = launch
+            {
+                self.keep_cache(launch, task, outcome).await;
+            }
+            self.delete_task_documents(task).await?;
+        }
+        let Some(mut update) = update else { return Ok(None) };
+        // After the release of the claim, because no other run waits for a log.
+        let log = match task {
+            Some(task) => status::Log {
+                config_map: self.finish_log(&update, task).await?,
+                link: self.keep_log(&update, outcome, task).await?,
+            },
+            None => status::Log::default(),
+        };
+        // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
+        // status, which is corrected here.
+        let mut tries = STATUS_TRIES;
+        loop {
+            let told = update.is_complete();
+            let (message, secret, log) = (update.spec.message.clone(), secret.clone(), log.clone());
+            let fill = |status: &mut UpdateStatus| status::fill(status, outcome, arn, message, secret, log);
+            if !update.set_complete(failure(&outcome.verdict), self.now, fill) {
+                break;
+            }
+            tries -= 1;
+            match self.cluster.replace_status(&update).await {
+                Ok(written) => {
+                    update = written;
+                    if !told {
+                        self.publish_events(&update, outcome).await;
+                    }
+                    break;
+                }
+                // A requeue would leave the Update incomplete for 15 s after its Stack is Ready.
+                Err(KubernetesError::Conflict { .. }) if tries > 0 => {
+                    let key = &outcome.run.update;
+                    let found = self.cluster.get::<Update>(&key.namespace, &key.name).await?;
+                    let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(None) };
+                    update = found;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(update))
     }
-    let task_of = arn.as_deref().zip(task.as_ref()).map(|(arn, task)| (arn, task, result));
-    let recorded = Recorded { outcome: &outcome, launch: launch.as_ref(), task: task_of };
-    let published = publish(ports, settings, hint, update, recorded, now).await?;
-    if let Some(update) = published {
-        hand_over(ports, settings, hint, due, update).await?;
+
+    /// Hints the Stack of a complete Update, or releases an Update without a Stack.
+    async fn hand_over(&self, hint: &RunHint, due: Due, mut update: Update) -> Result<(), Error> {
+        if let Some(StackReference { name, namespace, .. }) = update.stack(&self.settings.system_namespace) {
+            let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
+            // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the
+            // Stack. A released one that asks for an expired log would be hinted in a loop.
+            let is_repaired = due == Due::Repair && finalizer::is_on(&update);
+            let object = if is_repaired { hint.update.clone() } else { stack };
+            self.queues.hint(&Hint::new(object), 0).await?;
+        } else if finalizer::is_on(&update) {
+            // It has no Stack that must record it first.
+            finalizer::remove(&mut update);
+            self.cluster.patch_metadata(&update).await?;
+        }
+        Ok(())
     }
-    // Last: until then, a message about the task finds its run. After a crash, only that message is delivered again.
-    if let Some(task) = &task {
-        ports.objects.delete(&task.run()).await?;
+
+    /// Deletes what the task received and what it reported. The log stays in the folder until that expires, because a copy of it
+    /// may still be in progress. `in/run` stays until everything is published.
+    async fn delete_task_documents(&self, task: &TaskFolder) -> Result<(), Error> {
+        let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
+        let keys: [&str; 7] =
+            [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
+        let keys: Vec<_> = keys.into_iter().chain(archives.iter().map(String::as_str)).collect();
+        Ok(self.objects.delete_all(&keys).await?)
     }
-    Ok(())
 }
 
 /// A run whose outcome is recorded.
@@ -54,109 +143,11 @@ pub(crate) struct Recorded<'a> {
     pub(crate) task: Option<(&'a str, &'a TaskFolder, Option<Vec<u8>>)>,
 }
 
-/// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the completed Update, if it exists.
-pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    update: Option<Update>,
-    Recorded { outcome, launch, task }: Recorded<'_>,
-    now: Timestamp,
-) -> Result<Option<Update>, Error> {
-    let (arn, task, result) = match task {
-        Some((arn, task, result)) => (Some(arn), Some(task), result),
-        None => (None, None, None),
-    };
-    let secret = match (&update, task) {
-        (Some(update), Some(task)) => outputs::store(ports, settings, update, outcome, task, result, now).await?,
-        _ => None,
-    };
-    give_back(ports, settings, hint, update.as_ref(), outcome).await?;
-    audit::record_plan(ports.objects, launch, outcome).await?;
-    audit::record(ports.objects, update.as_ref(), launch, arn, outcome).await?;
-    if let Some(task) = task {
-        // After the claim is free: an archive takes some seconds to copy.
-        if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
-            && let Some(launch) = launch
-        {
-            cache::keep(ports.objects, settings, launch, task, outcome).await;
-        }
-        tidy(ports, task).await?;
-    }
-    let Some(mut update) = update else { return Ok(None) };
-    // After the release of the claim, because no other run waits for a log.
-    let log = match task {
-        Some(task) => status::Log {
-            config_map: log::finish(ports, settings, &update, task, now).await?,
-            link: log::keep(ports, &update, outcome, task, now).await?,
-        },
-        None => status::Log::default(),
-    };
-    let failure = match &outcome.verdict {
+/// The reason and the message of a run that did not succeed.
+fn failure(verdict: &Verdict) -> Option<(&str, &str)> {
+    match verdict {
         Verdict::Succeeded {} => None,
-        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
-        Verdict::Aborted { message } => Some((FailureReason::Aborted.as_str(), message.as_str())),
-    };
-    // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
-    // status, which is corrected here.
-    let mut tries = STATUS_TRIES;
-    loop {
-        let told = update.is_complete();
-        let message = update.spec.message.clone();
-        if !update.set_complete(failure, now, |status| status::fill(status, outcome, arn, message, secret.clone(), log.clone())) {
-            break;
-        }
-        tries -= 1;
-        match ports.cluster.replace_status(&update).await {
-            Ok(written) => {
-                update = written;
-                if !told {
-                    tell::tell(ports, settings, &update, outcome, now).await;
-                }
-                break;
-            }
-            // A requeue would leave the Update incomplete for 15 s after its Stack is Ready.
-            Err(KubernetesError::Conflict { .. }) if tries > 0 => {
-                let key = &outcome.run.update;
-                let found = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
-                let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(None) };
-                update = found;
-            }
-            Err(error) => return Err(error.into()),
-        }
+        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message)),
+        Verdict::Aborted { message } => Some((FailureReason::Aborted.as_str(), message)),
     }
-    Ok(Some(update))
-}
-
-/// Hints the Stack of a complete Update, or releases an Update without a Stack.
-async fn hand_over<C: Cluster, O, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &RunHint,
-    due: Due,
-    mut update: Update,
-) -> Result<(), Error> {
-    if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
-        let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack. A
-        // released one that asks for an expired log would be hinted in a loop.
-        let is_repaired = due == Due::Repair && finalizer::is_on(&update);
-        let object = if is_repaired { hint.update.clone() } else { stack };
-        ports.queues.hint(&Hint::new(object), 0).await?;
-    } else if finalizer::is_on(&update) {
-        // It has no Stack that must record it first.
-        finalizer::remove(&mut update);
-        ports.cluster.patch_metadata(&update).await?;
-    }
-    Ok(())
-}
-
-/// Deletes what the task received and what it reported. The log stays in the folder until that expires, because a copy of it may
-/// still be in progress. `in/run` stays until everything is published.
-async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
-    let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
-    let keys: [&str; 7] =
-        [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
-    let keys: Vec<_> = keys.into_iter().chain(archives.iter().map(String::as_str)).collect();
-    Ok(ports.objects.delete_all(&keys).await?)
 }

@@ -1,78 +1,81 @@
 //! Reads a task's report. The tenant's program may have written it, so it is bounded.
 
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Document as _, Key, Outcome, Owner, Phase, RunResult, VERSION, Verdict, keys::TaskFolder, parsed};
-use jiff::Timestamp;
+use driftless_kubernetes::Cluster;
 use sha2::{Digest as _, Sha256};
 
-use crate::{Error, Ports, bound, facts::Run, outputs};
+use crate::{Error, Recorder, bound, facts::Run, outputs};
 
 /// The maximum size of a task's document, in bytes. Less of it is kept.
 const MAX_REPORT: u64 = 4 << 20;
-/// The runner's report without the secret values of outputs, and the report as written.
-pub(crate) async fn reported<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    task: &TaskFolder,
-    run: &Run,
-    owner: &Owner,
-    now: Timestamp,
-) -> Result<Option<(Outcome, Vec<u8>)>, Error> {
-    let Some(document) = read(ports.objects, &task.result()).await? else { return Ok(None) };
-    // The tenant's program may have written it: even an invalid document counts as a report.
-    let result = if parsed(&document) > bound::MAX_PARSED {
-        Err("result of the task has too many values; reduce the outputs of the program".into())
-    } else {
-        RunResult::parse(&document).map_err(|error| {
-            if document.is_empty() {
-                "result of the task is empty or unreadable".into()
-            } else if document.len() as u64 == MAX_REPORT {
-                format!("result of the task exceeds {} MiB; reduce the outputs of the program", MAX_REPORT >> 20)
-            } else {
-                format!("result of the task is invalid: {error}")
-            }
-        })
-    };
-    let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
-    let request = run.launch.as_ref().and_then(|launch| launch.request.as_ref());
-    let result = bound::of_mode(request.and_then(|request| request.plan.as_ref()), bound::bounded(result, owner.at, now));
-    let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
-    let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
-    let outcome = Outcome {
-        version: VERSION,
-        outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&id.update.name))),
-        run: id,
-        verdict: result.verdict,
-        result_sha256: Some(sha256(&document)),
-        project: result.project,
-        permalink: result.permalink,
-        changes: result.changes,
-        pending_operations: result.pending_operations,
-        failures: result.failures,
-        steps: result.steps,
-        drift: result.drift.filter(|_| preview),
-        plan: result.plan,
-        preview,
-        platform_failure: false,
-        inputs: result.inputs,
-        installed: result.installed,
-        pull_millis: result.pull_millis,
-        operated: Some(operated),
-        started_at: Some(result.started_at),
-        ended_at: result.ended_at,
-        recorded_at: Some(now),
-    };
-    Ok(Some((outcome, document)))
-}
 
-/// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not return counts as empty, because
-/// the end of a run must not depend on how its task stored a report.
-pub(crate) async fn read<O: Objects, D>(objects: &O, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
-    match objects.get_range(key, 0, MAX_REPORT).await {
-        Err(driftless_aws::Error::Permanent { call, message }) => {
-            tracing::warn!(call, message, "cannot read a report of a task");
-            Ok(Some(Vec::new()))
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// The runner's report without the secret values of outputs, and the report as written.
+    pub(crate) async fn reported(
+        &self,
+        task: &TaskFolder,
+        run: &Run,
+        owner: &Owner,
+    ) -> Result<Option<(Outcome, Vec<u8>)>, Error> {
+        let Some(document) = self.read_report(&task.result()).await? else { return Ok(None) };
+        // The tenant's program may have written it: even an invalid document counts as a report.
+        let result = if parsed(&document) > bound::MAX_PARSED {
+            Err("result of the task has too many values; reduce the outputs of the program".into())
+        } else {
+            RunResult::parse(&document).map_err(|error| {
+                if document.is_empty() {
+                    "result of the task is empty or unreadable".into()
+                } else if document.len() as u64 == MAX_REPORT {
+                    format!("result of the task exceeds {} MiB; reduce the outputs of the program", MAX_REPORT >> 20)
+                } else {
+                    format!("result of the task is invalid: {error}")
+                }
+            })
+        };
+        let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, self.now));
+        let request = run.launch.as_ref().and_then(|launch| launch.request.as_ref());
+        let result =
+            bound::of_mode(request.and_then(|request| request.plan.as_ref()), bound::bounded(result, owner.at, self.now));
+        let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
+        let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
+        let outcome = Outcome {
+            version: VERSION,
+            outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&id.update.name))),
+            run: id,
+            verdict: result.verdict,
+            result_sha256: Some(sha256(&document)),
+            project: result.project,
+            permalink: result.permalink,
+            changes: result.changes,
+            pending_operations: result.pending_operations,
+            failures: result.failures,
+            steps: result.steps,
+            drift: result.drift.filter(|_| preview),
+            plan: result.plan,
+            preview,
+            platform_failure: false,
+            inputs: result.inputs,
+            installed: result.installed,
+            pull_millis: result.pull_millis,
+            operated: Some(operated),
+            started_at: Some(result.started_at),
+            ended_at: result.ended_at,
+            recorded_at: Some(self.now),
+        };
+        Ok(Some((outcome, document)))
+    }
+
+    /// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not return counts as empty,
+    /// because the end of a run must not depend on how its task stored a report.
+    pub(crate) async fn read_report<D>(&self, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
+        match self.objects.get_range(key, 0, MAX_REPORT).await {
+            Err(driftless_aws::Error::Permanent { call, message }) => {
+                tracing::warn!(call, message, "cannot read a report of a task");
+                Ok(Some(Vec::new()))
+            }
+            document => Ok(document?),
         }
-        document => Ok(document?),
     }
 }
 

@@ -1,13 +1,13 @@
 //! The status of an Update: the progress of its run, and its end.
 
 use driftless_api::{LogLink, ProjectInfo, Update, UpdateProgress, UpdateStatus, UpdateStep};
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Document as _, Outcome, Progress, ResourceStep, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Error, Ports, Settings, log, report};
+use crate::{Error, Recorder, log};
 
 /// The maximum length of a step, in bytes, because the tenant's program may have written the progress.
 const MAX_STEP: usize = 1024;
@@ -24,54 +24,49 @@ pub(crate) struct Log {
 /// Pulumi's operations with their short form in a summary. Unchanged resources are left out.
 const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
 
-/// Shows the progress and the log of a live run. A status is a view: if it cannot be read or written, it is left to the next
-/// reconciliation.
-pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    mut update: Update,
-    task: &TaskFolder,
-    owned: Timestamp,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let Some(document) = report::read(ports.objects, &task.progress()).await? else { return Ok(()) };
-    let progress = match Progress::parse(&document) {
-        Ok(progress) => progress,
-        Err(error) => {
-            tracing::warn!(task = &**task, %error, "cannot read the progress of a task");
+impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
+    /// Shows the progress and the log of a live run. A status is a view: if it cannot be read or written, it is left to the next
+    /// reconciliation.
+    pub(crate) async fn show_progress(&self, mut update: Update, task: &TaskFolder, owned: Timestamp) -> Result<(), Error> {
+        let Some(document) = self.read_report(&task.progress()).await? else { return Ok(()) };
+        let progress = match Progress::parse(&document) {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::warn!(task = &**task, %error, "cannot read the progress of a task");
+                return Ok(());
+            }
+        };
+        let current = progress.current.map(|step| step[..step.floor_char_boundary(MAX_STEP)].to_owned());
+        let shown = UpdateProgress {
+            current,
+            dependencies: progress.dependencies.map(|summary| summary[..summary.floor_char_boundary(MAX_STEP)].to_owned()),
+            done: progress.done.into(),
+            failed: progress.failed.into(),
+            phase: Some(format!("{:?}", progress.phase).to_lowercase()),
+            planned: progress.planned.into(),
+            started: progress.started.into(),
+            time: Some(whole(progress.at.clamp(owned, self.now.max(owned)))),
+        };
+        if update.is_complete() {
             return Ok(());
         }
-    };
-    let current = progress.current.map(|step| step[..step.floor_char_boundary(MAX_STEP)].to_owned());
-    let shown = UpdateProgress {
-        current,
-        dependencies: progress.dependencies.map(|summary| summary[..summary.floor_char_boundary(MAX_STEP)].to_owned()),
-        done: progress.done.into(),
-        failed: progress.failed.into(),
-        phase: Some(format!("{:?}", progress.phase).to_lowercase()),
-        planned: progress.planned.into(),
-        started: progress.started.into(),
-        time: Some(whole(progress.at.clamp(owned, now.max(owned)))),
-    };
-    if update.is_complete() {
-        return Ok(());
-    }
-    // The end of the run reports why there is none.
-    let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
-    let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "cannot copy the log of a run")).ok().flatten();
-    let link = if update.needs_log_link(now) { Some(log::link(ports, &task.live_log(), now).await?) } else { None };
-    if !update.set_progress(shown, log, link) {
-        return Ok(());
-    }
-    match ports.cluster.replace_status(&update).await {
-        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+        // The end of the run reports why there is none.
+        let log = if progress.log_chunks == Some(0) { Ok(None) } else { self.copy_log(&update, task, log::SOME).await };
+        let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "cannot copy the log of a run")).ok().flatten();
+        let link = if update.needs_log_link(self.now) { Some(self.log_link(&task.live_log()).await?) } else { None };
+        if !update.set_progress(shown, log, link) {
+            return Ok(());
+        }
+        match self.cluster.replace_status(&update).await {
+            Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-/// Writes an outcome into the Update's status; the result depends on nothing else. `task` is the ARN of the owner, which a short run
-/// may end before its launcher has shown it. `message` is the one in the Update's spec, which Pulumi repeats for an operation that
-/// changed something.
+/// Writes an outcome into the Update's status; the result depends on nothing else. `task` is the ARN of the owner, which a short
+/// run may end before its launcher has shown it. `message` is the one in the Update's spec, which Pulumi repeats for an operation
+/// that changed something.
 pub(crate) fn fill(
     status: &mut UpdateStatus,
     outcome: &Outcome,

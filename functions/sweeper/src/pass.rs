@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_turn_counts_in_one_pass_however_many_ticks_a_pass_takes() {
+    fn each_turn_counts_once_in_a_pass_of_several_ticks() {
         let minute = SignedDuration::from_mins(1);
         let (mut cursor, mut now, mut turns) = (Cursor::default(), Timestamp::from_second(1_800_000_000).unwrap(), 0);
         // Ten ticks, which are a period.
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn list_that_does_not_end_ends_its_stage() {
+    fn endless_list_ends_its_stage() {
         let mut cursor = Cursor::default();
         let mut stage = || cursor.continue_pass(60, Timestamp::UNIX_EPOCH).stage;
         assert_eq!(stage(), Stage::Stacks);

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
-use driftless_api::{Stack, Update, Workspace, WorkspaceStatus};
+use driftless_api::{Stack, Update, Workspace};
 use driftless_aws::Queues;
 use driftless_contract::{Hint, ObjectKey};
 use driftless_core::{Stack as CoreStack, due, its_turn, run::UpdateFacts};
@@ -112,7 +112,10 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
             let pass = cursor.borrow_mut().continue_pass(self.settings.tick_seconds, self.now);
             let read = match pass.stage {
                 Stage::Stacks => self.read(cursor, Selector::All, |stack| self.is_due_stack(stack, pass)).await,
-                Stage::Workspaces => self.read(cursor, Selector::All, |workspace| self.is_due_workspace(workspace)).await,
+                Stage::Workspaces => {
+                    let is_due = |workspace: &Workspace| self.is_ours(workspace) && workspace.needs_check();
+                    self.read(cursor, Selector::All, is_due).await
+                }
                 Stage::EndedUpdates => {
                     self.read(cursor, ENDED, |update| self.is_due_update(update, pass.ticks, pass.began)).await
                 }
@@ -157,17 +160,6 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
             its_turn(uid(stack), period_seconds, tick_seconds, pass.ticks, pass.began)
         };
         self.is_ours(stack) && due(&CoreStack::from(stack), is_turn(), self.now)
-    }
-
-    /// Its status is not current, and it is not being deleted.
-    fn is_due_workspace(&self, workspace: &Workspace) -> bool {
-        let metadata = &workspace.metadata;
-        let is_current = |status: &WorkspaceStatus| {
-            status.observed_generation == metadata.generation
-                && status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-        };
-        let is_settled = metadata.deletion_timestamp.is_some() || workspace.status.as_ref().is_some_and(is_current);
-        self.is_ours(workspace) && !is_settled
     }
 
     /// Its turns are those of `ticks` ticks up to `tick`.

@@ -110,7 +110,7 @@ fn a_new_artifact_of_a_flux_source_is_hinted_with_its_revision() {
 }
 
 #[test]
-fn a_body_in_base64_is_verified_decoded() {
+fn base64_body_is_decoded_before_verification() {
     let mut request = request("/prod-eu", &BASE64_STANDARD.encode(GIT), GIT_SIGNATURE);
     request.is_base64_encoded = true;
     assert_eq!(post(request).0, 202);
@@ -146,7 +146,7 @@ fn test_vector_of_flux_is_verified() {
 }
 
 #[test]
-fn signed_body_that_is_no_event_is_refused() {
+fn signed_body_without_an_event_is_refused() {
     let signature = "sha256=2a63fd1e7abb74e940579eb8e94b36001cecd135dc8e18822c70192081aaeb37";
     assert_eq!(post(request("/prod-eu", r#"{"no":"json"#, signature)), (400, vec![]));
     let signature = "sha256=6be8a798f9899f6b4db1eccb32797aa8af8fdfcd35bbb35172baa418efaee686";

@@ -143,7 +143,7 @@ pub fn stack(snapshot: &Snapshot, unknown: Vec<Unknown>, update: Option<&Update>
         advice: StackReason::parse(&reason).map(|reason| Advice { meaning: reason.meaning(), remedy: reason.remedy() }),
         reason,
         from_status,
-        next: next(snapshot, plan.status.next_look, now),
+        next: next(snapshot, plan.status.next_reconciliation, now),
         now: now_does,
         facts: stack_facts(snapshot, update, now),
         unknown,
@@ -223,7 +223,7 @@ fn source_name(source: &SourceRef) -> String {
 /// When a Stack is reconciled next. `planned` is the time that a reconciliation now would set.
 fn next(snapshot: &Snapshot, planned: Option<Timestamp>, now: Timestamp) -> Next {
     let stack = &snapshot.stack;
-    let booked = stack.status.next_look.filter(|at| *at > now);
+    let booked = stack.status.next_reconciliation.filter(|at| *at > now);
     let tick = |ticks: i64| Timestamp::from_second((now.as_second() / TICK_SECONDS + ticks) * TICK_SECONDS).ok();
     let is_due = due(stack, false, now);
     let (at, why) = match (booked, planned) {
@@ -378,7 +378,7 @@ fn run_facts(update: &Update, known: UpdateFacts, standing: Standing) -> RunFact
         launch: Some((known.task || is_tried).then_some(launch)),
         holds: Some(false),
         block,
-        inbox: None,
+        task_folder: None,
         task: Some(TaskFacts::Alive { end: driftless_core::TaskEnd::default() }),
         began: Some(view::ours(update).progress.is_some()),
         result: Some(None),

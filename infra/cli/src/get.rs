@@ -51,7 +51,7 @@ impl Row {
             last_commit: last.map(|last| last.last_attempted_commit.clone()).unwrap_or_default(),
             drift: drift.to_owned(),
             last_update: last.and_then(|last| last.last_resync_time),
-            next_reconciliation: core.status.next_look,
+            next_reconciliation: core.status.next_reconciliation,
             tones: [tone, drift_tone],
             namespace: core.namespace,
             name: core.name,

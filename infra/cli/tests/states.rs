@@ -166,7 +166,7 @@ fn explanation_agrees_with_the_next_plan() {
         let mut after = snapshot.stack.clone();
         after.status = plan.status.clone();
         let explanation = explain::stack(&facts(reason, after), Vec::new(), None, now());
-        if let Some(requeued) = plan.status.next_look {
+        if let Some(requeued) = plan.status.next_reconciliation {
             assert_eq!(explanation.next.at, Some(requeued), "{reason}: {explanation:#?}");
         }
     }

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn backend_that_a_secret_names_is_not_judged() {
+    fn backend_from_a_secret_is_not_validated() {
         let of_secret = json!({ "name": "PULUMI_BACKEND_URL", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } });
         assert_eq!(task_backend(json!({ "env": [of_secret] })), None);
         assert_eq!(task_backend(json!({})), None);

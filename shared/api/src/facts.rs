@@ -1,14 +1,11 @@
 //! Collects the facts for a decision about a Stack. The reconciler reads them with its own rights; the CLI reads what its user
 //! may read, and takes the rest from the status.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    future::Future,
-};
+use std::{collections::BTreeMap, future::Future};
 
 use driftless_core::{
     FetchFailure, GitSource, Guard, Inputs, MAX_PREREQUISITES, Prerequisite, Readiness, RunOutcome, RunState, Snapshot,
-    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest, is_synced, observe, paths,
+    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, Walk, has_unmet, invalid_digest, is_synced, observe, paths,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -17,8 +14,6 @@ use crate::{Program, Source, Stack, Update};
 
 /// A tree that is not known to be stored.
 const ABSENT: TreeState = TreeState::Absent { failure: None };
-/// The number of Stacks that are read to find a cycle of prerequisites. A larger cycle waits without being named.
-const MAX_READ: usize = 200;
 
 /// The result of a read of an object.
 #[derive(Clone, Debug)]
@@ -148,13 +143,12 @@ async fn prerequisites<F: Facts>(
     if !has_unmet(&stack.spec.prerequisites, &found, now) {
         return Ok((found, BTreeMap::new()));
     }
-    let mut ahead: VecDeque<_> = requires.values().flatten().cloned().collect();
-    while let Some(name) = ahead.pop_front().filter(|_| requires.len() < MAX_READ) {
-        if requires.contains_key(&name) {
-            continue;
-        }
+    // A cycle beyond the bound of the walk waits without being named.
+    let mut walk = Walk::without(requires.keys().cloned());
+    walk.add(requires.values().flatten().cloned());
+    while let Some(name) = walk.visit() {
         let further = required(facts, stack, &name).await?.map_or_else(Vec::new, |further| names(&further));
-        ahead.extend(further.iter().cloned());
+        walk.add(further.iter().cloned());
         requires.insert(name, further);
     }
     Ok((found, requires))

@@ -103,7 +103,7 @@ fn update_template_overrides_all_but_the_identity_of_the_run() {
 }
 
 #[test]
-fn deleted_stack_is_destroyed_whatever_type_its_template_has() {
+fn deleted_stack_is_destroyed_despite_an_invalid_template() {
     for word in ["preview", "up", "refresh"] {
         let template = json!({ "spec": { "type": word, "remove": true } });
         let mut stack = stack(&json!({ "updateTemplate": template, "destroyOnFinalize": true }));

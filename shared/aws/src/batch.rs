@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn message_that_no_time_is_left_for_is_not_handled_and_no_dead_letter() {
+    async fn message_without_time_left_is_redelivered() {
         let aws = Aws::default();
         let mut event = event(&["a", "b", "c", "d", "e"].map(|name| (None, to_json(&hint(name, 0)))));
         event.records[4].attributes.insert("ApproximateReceiveCount".into(), "9".into());
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn throttled_deliveries_are_no_attempts() {
+    async fn throttled_deliveries_do_not_count_as_attempts() {
         let aws = Aws::default();
         let failed = fail_with(&aws, &[Again(None, to_json(&hint("a", 0)), 900, 0)]).await;
         assert_eq!((failed, aws.letters().len(), aws.attempts("0")), (vec!["0".to_owned()], 0, 1));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn message_whose_attempts_ended_without_a_response_is_not_handled_again() {
+    async fn message_whose_attempts_got_no_response_is_not_handled_again() {
         let aws = Aws::default();
         let mut event = event(&[(None, to_json(&hint("d", 0)))]);
         event.records[0].attributes.insert("ApproximateReceiveCount".into(), "7".into());

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_is_where_each_container_mounts_it_and_open_to_every_user() {
+    fn volume_is_mounted_per_container_and_writable_by_all_users() {
         let mounts = |path: &str| vec![Mount { volume: "cache".into(), path: path.into() }];
         let init = vec![InitContainer { mounts: mounts("/c"), ..init("a", None) }];
         let shape = TaskShape { mounts: mounts("/cache"), init, ..TaskShape::default() };

@@ -9,7 +9,7 @@ pub const MAX_HOPS: u8 = 64;
 
 /// Flux sends a notification before it writes the source's status: if the revision does not show yet, the source is reconciled
 /// again after these numbers of seconds.
-pub const REVISION_LOOKS: [u16; 3] = [2, 8, 30];
+pub const REVISION_RETRY_SECONDS: [u16; 3] = [2, 8, 30];
 
 /// An object in a cluster, by name. Flux sources are of many kinds, so the kind is a string and the group travels with it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ pub struct Hint {
     pub version: u32,
     /// The object to reconcile.
     pub object: ObjectKey,
-    /// The revision that the sender saw, if it may not show on the object yet (see [`REVISION_LOOKS`]). For a repository, the
-    /// push as Flux would write it: `refs/heads/main@sha1:<commit>`.
+    /// The revision that the sender saw, if it may not show on the object yet (see [`REVISION_RETRY_SECONDS`]). For a repository,
+    /// the push as Flux would write it: `refs/heads/main@sha1:<commit>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// The number of reconciliations that did not find that revision.

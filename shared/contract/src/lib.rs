@@ -22,7 +22,7 @@ pub use driftless_core::{
     OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
-pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
+pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
 pub use plan::{PlanMode, PlanRecord, PlanRequest};

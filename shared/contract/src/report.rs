@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_added_before_the_older_ones_and_the_oldest_of_too_many_go() {
+    fn newest_lock_is_first_and_the_oldest_are_dropped() {
         let lock = |pid| Lock {
             version: crate::VERSION,
             host: "h".into(),

@@ -88,15 +88,16 @@ impl<'a> Reconciliation<'a> {
             .requeue_at
             .map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
         // A requeue for that time was already sent, unless the time has passed: then this is the reconciliation that it led to.
-        let requeue_at = self.requeue_at.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
-        let status = StackStatus { readiness: Some(readiness), next_look: self.requeue_at, ..self.stack.status };
+        let requeue_at =
+            self.requeue_at.filter(|at| !self.is_answered && (before.next_reconciliation != Some(*at) || *at <= self.now));
+        let status = StackStatus { readiness: Some(readiness), next_reconciliation: self.requeue_at, ..self.stack.status };
         Plan { status, effects: self.effects, requeue_at }
     }
 
     fn in_seconds(&self, seconds: i64) -> Timestamp {
         // A requeue for that time or earlier is enough. Otherwise each reconciliation would send another one.
         let fresh = self.now + SignedDuration::from_secs(seconds);
-        self.snapshot.stack.status.next_look.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
+        self.snapshot.stack.status.next_reconciliation.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
     }
 
     /// Takes over the state of the current Update. Returns the condition if nothing else can be done now.
@@ -322,7 +323,7 @@ impl<'a> Reconciliation<'a> {
         if fetch.ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }
-        (self.requeue_at, self.is_answered) = (fetch.next_look, fetch.is_asked);
+        (self.requeue_at, self.is_answered) = (fetch.next_reconciliation, fetch.is_asked);
         fetch.readiness
     }
 
@@ -337,7 +338,7 @@ impl<'a> Reconciliation<'a> {
     /// of the calendar.
     fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
         let Some(due) = due else { return };
-        let at = match self.snapshot.stack.status.next_look {
+        let at = match self.snapshot.stack.status.next_reconciliation {
             _ if due > self.now => due,
             // It was requested: the answer is expected before that time.
             Some(asked) if asked > self.now => asked,

@@ -14,7 +14,7 @@ pub fn due(stack: &Stack, its_turn: bool, now: Timestamp) -> bool {
         || stack.drift.is_none() && status.drift.checked.is_some()
         || stack.deleting;
     let check = next_check(stack).filter(|_| status.drift.current.is_none());
-    let overdue = status.next_look.into_iter().chain(check).any(|at| at <= now);
+    let overdue = status.next_reconciliation.into_iter().chain(check).any(|at| at <= now);
     unseen || overdue || its_turn
 }
 

@@ -81,7 +81,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
                 || stack.suspended
                 || plan.status.current_update.is_some()
                 || plan.status.plan.current.is_some()
-                || plan.status.next_look.is_some(),
+                || plan.status.next_reconciliation.is_some(),
             "7: a waiting Stack is not requeued",
         );
     }

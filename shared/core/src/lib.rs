@@ -60,7 +60,7 @@ pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
-pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
+pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn object_of_another_owner_or_a_later_run_is_left_as_it_is() {
+    fn object_of_another_owner_or_a_later_run_is_not_changed() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let object = |is_ours, recorded, is_same| Some(ExistingOutputs { is_ours, recorded_at: Some(at(recorded)), is_same });
         for (existing, is_wanted, expected) in [

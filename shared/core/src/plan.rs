@@ -9,8 +9,8 @@ pub struct Plan {
     pub status: StackStatus,
     /// The effects, in this order. Each is idempotent; the next reconciliation repairs a crash between two of them.
     pub effects: Vec<Effect>,
-    /// When to requeue. Equal to `status.next_look` if that changed, else `None`: the requeue was sent before, or the answer of
-    /// the fetcher comes first.
+    /// When to requeue. Equal to `status.next_reconciliation` if that changed, else `None`: the requeue was sent before, or the
+    /// answer of the fetcher comes first.
     pub requeue_at: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 
@@ -6,6 +6,77 @@ use crate::{Effect, LastUpdateState, Prerequisite, PrerequisiteRef};
 
 /// The maximum number of prerequisites of a Stack: each reconciliation reads all of them.
 pub const MAX_PREREQUISITES: usize = 100;
+
+/// The maximum number of Stacks in a walk over prerequisites.
+const MAX_WALKED: usize = 200;
+
+/// A walk over the prerequisites of a Stack, and theirs, breadth first. It visits each Stack once, and ends at a cycle.
+#[derive(Debug)]
+pub struct Walk {
+    seen: BTreeSet<String>,
+    ahead: VecDeque<String>,
+}
+
+impl Walk {
+    /// A walk that does not visit these Stacks.
+    #[must_use]
+    pub fn without(seen: impl IntoIterator<Item = String>) -> Self {
+        Self { seen: seen.into_iter().collect(), ahead: VecDeque::new() }
+    }
+
+    /// Adds the prerequisites of a visited Stack.
+    pub fn add(&mut self, prerequisites: impl IntoIterator<Item = String>) {
+        self.ahead.extend(prerequisites);
+    }
+
+    /// Returns the name of the next Stack to visit. `None` at the end of the walk, or once it has 200 Stacks.
+    pub fn visit(&mut self) -> Option<String> {
+        while let Some(name) = self.ahead.pop_front().filter(|_| self.seen.len() < MAX_WALKED) {
+            if self.seen.insert(name.clone()) {
+                return Some(name);
+            }
+        }
+        None
+    }
+}
+
+/// A prerequisite whose next run may change what the Stacks that require it read from Secrets and `ConfigMap`s.
+#[derive(Clone, Copy, Debug)]
+pub struct Upstream<'a> {
+    /// It is being deleted.
+    pub deleting: bool,
+    /// It has a run.
+    pub running: bool,
+    /// It is suspended.
+    pub suspended: bool,
+    /// The digest of the inputs of its last run, unless a change of them starts no run.
+    pub inputs: Option<&'a str>,
+}
+
+/// Whether the inputs of a Stack may change once more, because a prerequisite is running or about to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamChange<'a> {
+    /// No run is expected.
+    None,
+    /// A run is live.
+    Running,
+    /// A run follows if the digest of its inputs is not this one.
+    IfNot(&'a str),
+}
+
+impl<'a> Upstream<'a> {
+    /// Returns whether a run of this prerequisite may change something.
+    #[must_use]
+    pub fn change(self) -> UpstreamChange<'a> {
+        let Self { deleting, running, suspended, inputs } = self;
+        match inputs {
+            _ if deleting => UpstreamChange::None,
+            _ if running => UpstreamChange::Running,
+            Some(inputs) if !suspended => UpstreamChange::IfNot(inputs),
+            _ => UpstreamChange::None,
+        }
+    }
+}
 
 /// The unmet prerequisites of a Stack.
 pub(crate) struct Unmet {
@@ -85,5 +156,51 @@ fn out_of_date(reference: &PrerequisiteRef, last: Option<Timestamp>, now: Timest
         (Some(within), Some(last)) => now.duration_since(last).as_secs() > within,
         (Some(_), None) => true,
         (None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names<const N: usize>(names: [&str; N]) -> [String; N] {
+        names.map(String::from)
+    }
+
+    #[test]
+    fn walk_visits_each_prerequisite_once_and_ends_at_a_cycle() {
+        let requires = BTreeMap::from([("a", vec!["b", "c"]), ("b", vec!["d"]), ("c", vec!["d", "a"]), ("d", vec!["b"])]);
+        let of = |name: &str| requires[name].iter().map(|name| (*name).to_owned());
+        let mut walk = Walk::without(names(["a"]));
+        walk.add(of("a"));
+        let mut visited = Vec::new();
+        while let Some(name) = walk.visit() {
+            walk.add(of(&name));
+            visited.push(name);
+        }
+        assert_eq!(visited, names(["b", "c", "d"]));
+    }
+
+    #[test]
+    fn walk_is_bounded() {
+        let mut walk = Walk::without(names(["a"]));
+        walk.add((0..).map(|n| n.to_string()).take(1000));
+        let visited = std::iter::from_fn(|| walk.visit()).count();
+        assert_eq!(visited, MAX_WALKED - 1);
+    }
+
+    #[test]
+    fn prerequisite_may_change_inputs_while_it_runs_or_if_its_own_changed() {
+        let idle = Upstream { deleting: false, running: false, suspended: false, inputs: Some("1") };
+        for (upstream, expected) in [
+            (idle, UpstreamChange::IfNot("1")),
+            (Upstream { running: true, ..idle }, UpstreamChange::Running),
+            (Upstream { running: true, suspended: true, inputs: None, ..idle }, UpstreamChange::Running),
+            (Upstream { running: true, deleting: true, ..idle }, UpstreamChange::None),
+            (Upstream { suspended: true, ..idle }, UpstreamChange::None),
+            (Upstream { inputs: None, ..idle }, UpstreamChange::None),
+        ] {
+            assert_eq!(upstream.change(), expected, "{upstream:?}");
+        }
     }
 }

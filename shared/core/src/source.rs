@@ -94,7 +94,7 @@ pub(crate) struct Fetch {
     /// Request the fetch now.
     pub(crate) ask: bool,
     /// When the next try is due, or the answer is overdue.
-    pub(crate) next_look: Option<Timestamp>,
+    pub(crate) next_reconciliation: Option<Timestamp>,
     /// The fetch was requested. The fetcher hints the source when it answers, so that no requeue is needed: if a message is lost, the sweep
     /// finds the answer overdue.
     pub(crate) is_asked: bool,
@@ -114,9 +114,9 @@ pub(crate) fn fetch(
     let TreeState::Absent { failure: Some(failure) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
         // If exactly this was requested before, the answer is expected until the time of the requeue.
-        let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
-        let next_look = asked.or(Some(after(now, SOURCE_RETRY_SECONDS)));
-        return Fetch { readiness, ask: asked.is_none(), next_look, is_asked: true };
+        let asked = before.next_reconciliation.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
+        let next_reconciliation = asked.or(Some(after(now, SOURCE_RETRY_SECONDS)));
+        return Fetch { readiness, ask: asked.is_none(), next_reconciliation, is_asked: true };
     };
     let again_at = |insisted, now| {
         let (due, words) = fetch_again(failure, insisted, now);
@@ -127,17 +127,17 @@ pub(crate) fn fetch(
     let (_, rests) = again_at(true, Timestamp::MIN);
     let (due, readiness) = again(insisted || before.readiness.as_ref() == Some(&rests));
     // A request stays open until there is an answer younger than it. The time of the requeue shows when that answer is overdue.
-    if let Some(look) = before.next_look.filter(|_| due.is_none_or(|due| due > now))
+    if let Some(next) = before.next_reconciliation.filter(|_| due.is_none_or(|due| due > now))
         && let (_, asked) = again(true)
         && before.readiness.as_ref() == Some(&asked)
-        && look.duration_since(failure.at) >= SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
+        && next.duration_since(failure.at) >= SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
     {
-        let next_look = Some(if look > now { look } else { after(now, SOURCE_RETRY_SECONDS) });
-        return Fetch { readiness: asked, ask: look <= now, next_look, is_asked: true };
+        let next_reconciliation = Some(if next > now { next } else { after(now, SOURCE_RETRY_SECONDS) });
+        return Fetch { readiness: asked, ask: next <= now, next_reconciliation, is_asked: true };
     }
     let ask = due.is_some_and(|due| due <= now);
-    let next_look = if ask { Some(after(now, SOURCE_RETRY_SECONDS)) } else { due };
-    Fetch { readiness, ask, next_look, is_asked: ask }
+    let next_reconciliation = if ask { Some(after(now, SOURCE_RETRY_SECONDS)) } else { due };
+    Fetch { readiness, ask, next_reconciliation, is_asked: ask }
 }
 
 /// When a failed fetch is retried, `None` if not before the source changes, and the message about both. A request from a user

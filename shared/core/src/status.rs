@@ -45,7 +45,7 @@ pub struct StackStatus {
     /// The digest of the paths that the Stack uses in the tree of the last successful run, if it names them.
     pub scope: Option<String>,
     /// When the next reconciliation is due without an event. The sweep repairs the loss of its message.
-    pub next_look: Option<Timestamp>,
+    pub next_reconciliation: Option<Timestamp>,
 }
 
 /// Platform failures in a row.

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_label_decides_and_without_one_the_installation_does() {
+    fn namespace_label_overrides_the_default_of_the_installation() {
         for (watch, ours) in
             [(WatchNamespaces::All, [true, true, false, true]), (WatchNamespaces::Labelled, [false, true, false, false])]
         {

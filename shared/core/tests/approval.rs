@@ -85,7 +85,7 @@ fn plan_waits_for_its_approval_and_is_made_once() {
              only when it is applied; to approve it: kubectl driftless approve shop --namespace team --plan {HASH}"
         )
     );
-    assert_eq!(plan.status.next_look, Some(now() + SignedDuration::from_hours(72)));
+    assert_eq!(plan.status.next_reconciliation, Some(now() + SignedDuration::from_hours(72)));
     assert_eq!((&plan.status.last_update, plan.status.ran), (&None, None));
     // The same wish makes no second one.
     let again = plan_of(&support::snapshot(Stack { status: plan.status.clone(), ..snapshot.stack }));
@@ -209,7 +209,7 @@ fn unguarded_cluster_counts_no_approval_and_no_loosening() {
     let words = condition(&plan);
     assert!(words.starts_with("Reconciling/ApprovalUnguarded: +3 ~0 -0 ±1"), "{words}");
     assert!(words.contains("no approval counts: ValidatingAdmissionPolicy") && created(&plan).is_none());
-    assert!(plan.status.next_look.is_some());
+    assert!(plan.status.next_reconciliation.is_some());
     // Nor does it count once the policy is restored, until the plan is approved again.
     let mut restored = Stack { status: plan.status.clone(), ..stack.clone() };
     let plan = plan_of(&snapshot(restored.clone()));
@@ -275,7 +275,7 @@ fn plan_expires_and_another_one_is_made() {
 }
 
 #[test]
-fn failed_preview_is_retried_and_then_given_up() {
+fn failed_preview_is_retried_up_to_the_limit() {
     let mut stack = guarded();
     let mut at = now();
     for (wait, words) in [(10, "attempt 1"), (30, "attempt 2"), (90, "attempt 3"), (0, "4 previews failed; not retrying")] {
@@ -330,7 +330,7 @@ fn git_is_polled_while_a_plan_waits() {
         snapshot
     };
     let fresh = plan_of(&polled(10));
-    assert_eq!(fresh.status.next_look, Some(now() + SignedDuration::from_secs(50)));
+    assert_eq!(fresh.status.next_reconciliation, Some(now() + SignedDuration::from_secs(50)));
     let mut next = polled(10);
     next.stack.status = fresh.status;
     let due = plan_at(&next, now() + SignedDuration::from_secs(50));

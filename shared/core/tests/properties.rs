@@ -247,7 +247,7 @@ prop_compose! {
         (generation, deleting, finalizer, suspended, reconcile_request) in
             (1_i64..4, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), request()),
         last_update in option::weighted(0.8, last()),
-        (next_look, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
+        (next_reconciliation, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
         (source, tree, run) in (a_source(), a_tree(), a_run_state()),
         prerequisite in option::of((1_i64..3, option::of(last()))),
         (project, conflict, inputs, cycle) in
@@ -271,7 +271,7 @@ prop_compose! {
         let check = if drift_status.current.is_some() { check } else { RunState::None };
         stack.status.drift = drift_status;
         stack.status.last_update = last_update;
-        stack.status.next_look = next_look;
+        stack.status.next_reconciliation = next_reconciliation;
         stack.status.scope = scope;
         stack.status.project = project.then(|| ("shop".to_owned(), "yaml".to_owned()));
         stack.status.conflict = conflict;
@@ -290,7 +290,8 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     let mut next = snapshot.clone();
     next.stack.status = plan.status.clone();
     // As Kubernetes stores it.
-    next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
+    next.stack.status.next_reconciliation =
+        plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
     // The inputs of a run that ended are what the next comparison uses.
     let ended = [&snapshot.run, &snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));

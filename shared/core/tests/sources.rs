@@ -36,7 +36,7 @@ fn tree_is_requested_once_and_again_without_an_answer() {
         (condition(&first).as_str(), first.effects.as_slice()),
         ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
     );
-    assert_eq!((first.status.next_look, first.requeue_at), (Some(now() + SignedDuration::from_secs(30)), None));
+    assert_eq!((first.status.next_reconciliation, first.requeue_at), (Some(now() + SignedDuration::from_secs(30)), None));
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
@@ -53,7 +53,7 @@ fn failed_fetch_is_reported_and_retried_unless_terminal() {
         failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
     };
     let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
-    for (tree, next, effects, next_look, look) in [
+    for (tree, next, effects, next_reconciliation, look) in [
         (failure(false, 5), "next try at 08:00:25Z", 0, Some(25), Some(25)),
         // The fetcher answers, or the sweep finds the answer overdue.
         (failure(false, 31), "retrying", 1, Some(30), None),
@@ -63,7 +63,7 @@ fn failed_fetch_is_reported_and_retried_unless_terminal() {
         let plan = plan(&snapshot);
         assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
         let seconds = |at: Option<Timestamp>| at.map(|at| at.duration_since(now()).as_secs());
-        assert_eq!((seconds(plan.status.next_look), seconds(plan.requeue_at)), (next_look, look));
+        assert_eq!((seconds(plan.status.next_reconciliation), seconds(plan.requeue_at)), (next_reconciliation, look));
     }
     snapshot.stack.reconcile_request = "now".into();
     for terminal in [false, true] {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_is_no_json_is_not_the_objects_fault() {
+    fn non_json_response_does_not_make_the_object_unreadable() {
         for answer in ["<html>", "{ \"kind\": \"Upd"] {
             let error = serde_json::from_str::<serde_json::Value>(answer).unwrap_err();
             let error = failure("get Update a/b".into(), kube::Error::SerdeError(error));

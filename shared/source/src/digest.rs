@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_of_nothing_is_the_published_one() {
+    fn digest_of_empty_content_matches_the_published_value() {
         let sha256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let blake3 = "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(Hasher::new(Algorithm::Sha256).finish().as_str(), sha256);

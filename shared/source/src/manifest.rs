@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_one_range_though_neighbours_have_similar_names() {
+    fn directory_is_one_range_beside_similar_names() {
         let manifest = Manifest::of(&tree(&[("a-b", "1"), ("a/b", "22"), ("a/c/d", "333"), ("a.b", "4"), ("a0", "5")]));
         let found = manifest.directory("./a/").unwrap();
         assert_eq!(found.files.iter().map(|(path, _)| *path).collect::<Vec<_>>(), ["a/b", "a/c/d"]);

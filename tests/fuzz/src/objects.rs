@@ -51,7 +51,6 @@ pub fn check(input: &[u8]) {
             Message::Hint(hint) => reconciled(&world, &hint),
             Message::Launch(hint) => launched(&world, &hint),
             Message::Run(RunMessage::Hint(hint)) => {
-                let ports = recorder::Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
                 let settings = recorder::Settings {
                     system_namespace: SYSTEM.into(),
                     task_role_id: "AROA".into(),
@@ -59,7 +58,9 @@ pub fn check(input: &[u8]) {
                     cache_entry_bytes: 1 << 20,
                     cache_namespace_bytes: 1 << 22,
                 };
-                match drive(&world, recorder::handle(&ports, &settings, &hint, Due::Outcome, world.now())) {
+                let (world, settings, now) = (&world, &settings, world.now());
+                let recorder = recorder::Recorder { cluster: world, objects: world, queues: world, tasks: world, settings, now };
+                match drive(world, recorder.handle(&hint, Due::Outcome)) {
                     Ok(()) | Err(recorder::Error::Aws(Error::Permanent { .. })) => {}
                     Err(error) => panic!("the recorder, {}: {error}", hint.update),
                 }
@@ -93,7 +94,7 @@ fn drive<T>(world: &World, process: impl Future<Output = T>) -> T {
     world.drive(process).expect("a world without faults")
 }
 
-fn reconciler_ports(world: &World) -> reconciler::Ports<'_, World, World, World> {
+fn reconciler(world: &World) -> reconciler::Reconciler<'_, World, World, World> {
     let settings = reconciler::Settings {
         system_namespace: SYSTEM,
         namespaces: WatchNamespaces::All,
@@ -102,14 +103,14 @@ fn reconciler_ports(world: &World) -> reconciler::Ports<'_, World, World, World>
         min_resync_seconds: 60,
         pod_fields: PodFields::Ignore,
     };
-    reconciler::Ports { cluster: world, objects: world, queues: world, settings }
+    reconciler::Reconciler { cluster: world, objects: world, queues: world, settings, now: world.now() }
 }
 
 fn planned(world: &World, key: &ObjectKey) {
     let stack = world.object(key).and_then(|object| serde_json::from_value::<Stack>(object).ok());
     let Some(stack) = stack else { return };
     let now = world.now();
-    let Ok(snapshot) = drive(world, reconciler::snapshot(&reconciler_ports(world), CLUSTER, &stack, now)) else { return };
+    let Ok(snapshot) = drive(world, reconciler(world).snapshot(CLUSTER, &stack)) else { return };
     let plan = decide(&snapshot, now);
     assert_eq!(violations(&snapshot, &plan, now), Vec::<String>::new(), "{plan:#?} of {snapshot:#?}");
     assert_eq!(decide(&snapshot, now), plan, "the same facts, another plan");
@@ -117,7 +118,7 @@ fn planned(world: &World, key: &ObjectKey) {
 }
 
 fn reconciled(world: &World, hint: &Hint) {
-    match drive(world, reconciler::handle(&reconciler_ports(world), hint, world.now())) {
+    match drive(world, reconciler(world).handle(hint)) {
         Ok(()) | Err(reconciler::Error::Aws(Error::Permanent { .. }) | reconciler::Error::Manifest(_)) => {}
         Err(error) => panic!("the reconciler, {}: {error}", hint.object),
     }
@@ -139,8 +140,9 @@ fn launched(world: &World, hint: &LaunchHint) {
         cache_entry_bytes: Some(1 << 20),
         fresh_key: vec![7; 32].into(),
     };
-    let ports = launcher::Ports { cluster: world, objects: world, queues: world, tasks: world };
-    match drive(world, launcher::handle(&ports, &settings, hint, world.now())) {
+    let (settings, now) = (&settings, world.now());
+    let launcher = launcher::Launcher { cluster: world, objects: world, queues: world, tasks: world, settings, now };
+    match drive(world, launcher.handle(hint)) {
         Ok(()) | Err(launcher::Error::Aws(Error::Permanent { .. })) => {}
         Err(error) => panic!("the launcher, {}: {error}", hint.update),
     }
@@ -173,7 +175,9 @@ fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
     let proposal = status.plan.proposal.as_mut();
     let (expires, made) = proposal
         .map_or((None, None), |proposal| (proposal.expires.as_mut(), proposal.plan.as_mut().map(|plan| &mut plan.made_at)));
-    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut(), expiry, expires, made].into_iter().flatten() {
+    for time in
+        [last, status.next_reconciliation.as_mut(), status.drift.checked.as_mut(), expiry, expires, made].into_iter().flatten()
+    {
         let before = i64::from(time.subsec_nanosecond() < 0);
         *time = Timestamp::from_second(time.as_second() - before).expect("it is one already");
     }

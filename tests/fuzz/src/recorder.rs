@@ -4,7 +4,7 @@ use driftless_aws::Objects as _;
 use driftless_contract::{Launch, Owner, RunHint, RunId, VERSION, keys, to_json};
 use driftless_testkit::{CLUSTER, Faults, World};
 use jiff::SignedDuration;
-use recorder::{Due, Ports, Settings, handle};
+use recorder::{Due, Recorder, Settings};
 use serde_json::json;
 
 use crate::objects::key;
@@ -59,8 +59,9 @@ pub fn check(input: &[u8]) {
         cache_namespace_bytes: 1 << 22,
     };
     let handled = |due| {
-        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-        let done = world.drive(handle(&ports, &settings, &hint, due, world.now())).expect("a world without faults");
+        let (world, settings, now) = (&world, &settings, world.now());
+        let recorder = Recorder { cluster: world, objects: world, queues: world, tasks: world, settings, now };
+        let done = world.drive(recorder.handle(&hint, due)).expect("a world without faults");
         done.expect("whatever a task writes");
     };
     handled(Due::Progress);

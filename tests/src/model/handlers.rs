@@ -31,8 +31,8 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 min_resync_seconds: 60,
                 pod_fields: PodFields::Ignore,
             };
-            let ports = reconciler::Ports { cluster: &probe, objects: &probe, queues: &probe, settings };
-            Box::pin(reconciler::handle(&ports, &hint, now)).await.map_err(|error| (error.is_transient(), error.to_string()))
+            let reconciler = reconciler::Reconciler { cluster: &probe, objects: &probe, queues: &probe, settings, now };
+            Box::pin(reconciler.handle(&hint)).await.map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Launch(hint) => Box::pin(async move {
             let settings = launcher::Settings {
@@ -50,10 +50,9 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 cache_entry_bytes: Some(1 << 20),
                 fresh_key: vec![7; 32].into(),
             };
-            let ports = launcher::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-            Box::pin(launcher::handle(&ports, &settings, &hint, now))
-                .await
-                .map_err(|error| (error.is_transient(), error.to_string()))
+            let (probe, settings) = (&probe, &settings);
+            let launcher = launcher::Launcher { cluster: probe, objects: probe, queues: probe, tasks: probe, settings, now };
+            Box::pin(launcher.handle(&hint)).await.map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Run(about) => Box::pin(async move {
             let settings = recorder::Settings {
@@ -63,15 +62,17 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 cache_entry_bytes: 1 << 20,
                 cache_namespace_bytes: 1 << 22,
             };
-            let recorded = async {
+            let handled = async {
                 for (hint, due) in recorder::runs(&probe, &probe, &settings, about, now).await? {
-                    let ports = recorder::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-                    recorder::handle(&ports, &settings, &hint, due, now).await?;
+                    let (probe, settings) = (&probe, &settings);
+                    let recorder =
+                        recorder::Recorder { cluster: probe, objects: probe, queues: probe, tasks: probe, settings, now };
+                    recorder.handle(&hint, due).await?;
                 }
                 Ok(())
             };
-            let recorded: Result<(), recorder::Error> = recorded.await;
-            recorded.map_err(|error| (error.is_transient(), error.to_string()))
+            let done: Result<(), recorder::Error> = handled.await;
+            done.map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Fetch(_) => Box::pin(async { Ok(()) }),
     }

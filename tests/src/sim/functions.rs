@@ -64,9 +64,9 @@ impl Machine {
                 let wire = self.wire("reconciler", subject(&message));
                 let settings = self.knobs.reconciler();
                 self.begin(wire, Some(message), |wire| async move {
-                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings };
-                    let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
-                    looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                    let reconciler = reconciler::Reconciler { cluster: &wire, objects: &wire, queues: &wire, settings, now };
+                    let done = Box::pin(reconciler.handle(&hint)).await;
+                    done.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }
             Message::Fetch(request) => {
@@ -92,9 +92,10 @@ impl Machine {
                     },
                 };
                 self.begin(wire, Some(message), |wire| async move {
-                    let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
-                    let fetched = Box::pin(fetcher::handle(&ports, &settings, &request, now, || now)).await;
-                    fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                    let (wire, settings) = (&wire, &settings);
+                    let fetcher = fetcher::Fetcher { cluster: wire, objects: wire, queues: wire, artifacts: wire, settings, now };
+                    let done = Box::pin(fetcher.handle(&request, now, || now)).await;
+                    done.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }
             Message::Launch(hint) => {
@@ -115,9 +116,10 @@ impl Machine {
                     fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire, Some(message), |wire| async move {
-                    let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                    let launched = Box::pin(launcher::handle(&ports, &settings, &hint, now)).await;
-                    launched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                    let (wire, settings) = (&wire, &settings);
+                    let launcher = launcher::Launcher { cluster: wire, objects: wire, queues: wire, tasks: wire, settings, now };
+                    let done = Box::pin(launcher.handle(&hint)).await;
+                    done.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }
             Message::Run(about) => {
@@ -130,15 +132,17 @@ impl Machine {
                     cache_namespace_bytes: 1 << 22,
                 };
                 self.begin(wire, Some(message), |wire| async move {
-                    let recorded = async {
+                    let handled = async {
                         for (hint, due) in recorder::runs(&wire, &wire, &settings, about, now).await? {
-                            let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                            recorder::handle(&ports, &settings, &hint, due, now).await?;
+                            let (wire, settings) = (&wire, &settings);
+                            let recorder =
+                                recorder::Recorder { cluster: wire, objects: wire, queues: wire, tasks: wire, settings, now };
+                            recorder.handle(&hint, due).await?;
                         }
                         Ok(())
                     };
-                    let recorded: Result<(), recorder::Error> = recorded.await;
-                    recorded.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                    let done: Result<(), recorder::Error> = handled.await;
+                    done.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }
         }

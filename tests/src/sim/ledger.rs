@@ -439,7 +439,7 @@ impl Ledger {
             });
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
-        let sees = status.next_look.is_some() || status.current_update.is_some() || status.suspended;
+        let sees = status.next_reconciliation.is_some() || status.current_update.is_some() || status.suspended;
         let in_vain = match &status.readiness {
             Some(Readiness::Stalled { reason: StackReason::UpdateFailed | StackReason::UpdateConflict, .. }) => true,
             Some(Readiness::Stalled { reason: StackReason::SourceUnavailable, message }) => {

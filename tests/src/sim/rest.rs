@@ -11,6 +11,7 @@ use driftless_testkit::{CLUSTER, World};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
+use reconciler::Reconciler;
 
 use super::{
     hostile::{HOSTILE, QUIET},
@@ -47,9 +48,9 @@ impl Machine {
             self.calm.drive(Cluster::get::<Stack>(&self.calm, &object.namespace, &object.name)).and_then(Result::ok).flatten();
         let Some(stack) = stack else { return };
         let calm = &self.calm;
-        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: self.knobs.reconciler() };
-        let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack, self.world.now())) else { return };
-        let now = self.world.now();
+        let (settings, now) = (self.knobs.reconciler(), self.world.now());
+        let reconciler = Reconciler { cluster: calm, objects: calm, queues: calm, settings, now };
+        let Some(Ok(snapshot)) = self.calm.drive(reconciler.snapshot(CLUSTER, &stack)) else { return };
         let plan = decide(&snapshot, now);
         let found = violations(&snapshot, &plan, now);
         let mut ledger = self.ledger.borrow_mut();
@@ -58,7 +59,7 @@ impl Machine {
         }
         // Inputs are compared for ever.
         let compares = |effect: &Effect| matches!(effect, Effect::CompareInputs | Effect::ReclaimWorkspace);
-        let as_before = StackStatus { next_look: snapshot.stack.status.next_look, ..plan.status.clone() };
+        let as_before = StackStatus { next_reconciliation: snapshot.stack.status.next_reconciliation, ..plan.status.clone() };
         let idle = plan.effects.iter().all(compares) && as_before == snapshot.stack.status;
         if self.at_rest_since.is_some() && !idle {
             ledger.violate(|| format!("7: Stack {} is at rest, and a look finds {plan:?}", object.name));

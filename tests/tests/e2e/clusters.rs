@@ -80,7 +80,7 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
 }
 
 #[tokio::test]
-async fn hints_in_the_name_of_another_cluster_find_nothing_new() -> Result<()> {
+async fn hints_for_another_cluster_change_nothing() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("hinted").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

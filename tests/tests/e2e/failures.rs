@@ -186,7 +186,7 @@ async fn waits_for(team: &Namespace<'_>, words: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn namespace_without_the_bindings_is_told_what_to_bind() -> Result<()> {
+async fn missing_role_bindings_are_named() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("foreign").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

@@ -45,7 +45,7 @@ enum Step {
 }
 
 #[tokio::test]
-async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_mend() -> Result<()> {
+async fn next_run_recovers_from_a_run_that_died_at_any_step() -> Result<()> {
     let (world, turn) = alone().await?;
     let team = world.namespace("interrupted").await?;
     let mut hold = Some(team.hold()?);

@@ -110,7 +110,7 @@ async fn annotation_cannot_lengthen_the_limit_of_a_run() -> Result<()> {
 
 /// A tenant marks the Update complete, removes its finalizer and deletes it: neither function sees it again.
 #[tokio::test]
-async fn task_of_an_update_that_is_gone_is_stopped() -> Result<()> {
+async fn task_of_a_deleted_update_is_stopped() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("vanished").await?;
     let hold = team.hold()?;

@@ -70,7 +70,7 @@ pub async fn gone(team: &Namespace<'_>, name: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result<()> {
+async fn user_runs_any_pulumi_operation_in_the_workspace_of_a_stack() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("by-hand").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

@@ -46,9 +46,7 @@ use self::{
     session::Session,
     ssh::Server,
 };
-use crate::{
-    Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
-};
+use crate::{Answer, Error, Fetcher, Refusal, collect::is_stored, guard::PrivateHosts, store, transport::Artifacts};
 
 /// Leaves time to store the tree: the function's time limit is two minutes.
 const TIME: Duration = Duration::from_secs(90);
@@ -110,47 +108,40 @@ pub struct Found {
     pub tree: (ObjectId, Tree, File),
 }
 
-/// Fetches the commit that a Stack names. `key` is the Stack's.
-pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &crate::Settings,
-    key: &ObjectKey,
-    is_resting: impl Fn(&str) -> bool,
-    now: Timestamp,
-) -> Result<Option<Answer>, Error> {
-    let Some(stack) = ports.cluster.get::<Stack>(&key.namespace, &key.name).await? else { return Ok(None) };
-    let read = driftless_core::Stack::from(&stack);
-    let needed = needed(&read);
-    let git = read.spec.sources.into_iter().find_map(|source| match source {
-        SourceRef::Git(source) => Some(source),
-        SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
-    });
-    let Some(source) = git.filter(|source| !is_resting(&source.fingerprint)) else { return Ok(None) };
-    let wanted = Wanted::parse(&source.branch, &source.commit);
-    let named = Named::Stack(&stack);
-    let poll = Poll { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, needed, now };
-    poll.run(wanted).await
-}
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
+    /// Fetches the commit that a Stack names. `key` is the Stack's.
+    pub(crate) async fn fetch_git(&self, key: &ObjectKey, is_resting: impl Fn(&str) -> bool) -> Result<Option<Answer>, Error> {
+        let Some(stack) = self.cluster.get::<Stack>(&key.namespace, &key.name).await? else { return Ok(None) };
+        let read = driftless_core::Stack::from(&stack);
+        let needed = needed(&read);
+        let git = read.spec.sources.into_iter().find_map(|source| match source {
+            SourceRef::Git(source) => Some(source),
+            SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
+        });
+        let Some(source) = git.filter(|source| !is_resting(&source.fingerprint)) else { return Ok(None) };
+        let wanted = Wanted::parse(&source.branch, &source.commit);
+        let named = Named::Stack(&stack);
+        let poll = Poll { fetcher: self, key, url: &source.repo, subject: &source.fingerprint, named, needed };
+        poll.run(wanted).await
+    }
 
-/// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject` the fingerprint
-/// of its source.
-pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    settings: &crate::Settings,
-    key: &ObjectKey,
-    (url, reference, dir, auth): (&str, &str, &str, Option<&WorkspaceGitAuth>),
-    subject: &str,
-    now: Timestamp,
-) -> Result<Option<Answer>, Error> {
-    let needed = [dir.to_owned()].into();
-    let poll = Poll { ports, settings, key, url, subject, named: Named::Workspace(auth), needed, now };
-    poll.run(Wanted::of_reference("spec.git.ref", reference)).await
+    /// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject`
+    /// the fingerprint of its source.
+    pub(crate) async fn fetch_git_of_workspace(
+        &self,
+        key: &ObjectKey,
+        (url, reference, dir, auth): (&str, &str, &str, Option<&WorkspaceGitAuth>),
+        subject: &str,
+    ) -> Result<Option<Answer>, Error> {
+        let needed = [dir.to_owned()].into();
+        let poll = Poll { fetcher: self, key, url, subject, named: Named::Workspace(auth), needed };
+        poll.run(Wanted::of_reference("spec.git.ref", reference)).await
+    }
 }
 
 /// One poll of a repository, with a fetch if its commit is new.
 struct Poll<'a, C, O, Q, A> {
-    ports: &'a Ports<'a, C, O, Q, A>,
-    settings: &'a crate::Settings,
+    fetcher: &'a Fetcher<'a, C, O, Q, A>,
     /// The object that the tree is stored under.
     key: &'a ObjectKey,
     url: &'a str,
@@ -159,7 +150,6 @@ struct Poll<'a, C, O, Q, A> {
     named: Named<'a>,
     /// The directories that a run uses; see [`tree::read`].
     needed: BTreeSet<String>,
-    now: Timestamp,
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
@@ -175,7 +165,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
     }
 
     async fn artifact(&self, wanted: Result<Wanted, GitError>) -> Result<FetchedArtifact, Stop> {
-        let git = &self.settings.git;
+        let git = &self.fetcher.settings.git;
         let place = Place::parse(self.url, git.allow_local)?;
         let wanted = wanted?;
         let stored = self.stored().await?;
@@ -187,14 +177,14 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         }
         let server = place.server();
         let namespace = format!("{}/{}", self.key.cluster, self.key.namespace);
-        if server.as_ref().is_some_and(|server| git.servers.is_beyond_share(server, &namespace, self.now)) {
+        if server.as_ref().is_some_and(|server| git.servers.is_beyond_share(server, &namespace, self.fetcher.now)) {
             tracing::info!(source = %self.key, "fetch skipped: its git server had half of this instance's time");
             return Err(Stop::Later);
         }
         let began = Instant::now();
         let fetched = self.fetched(place, wanted, known, stored).await;
         if let Some(server) = server {
-            git.servers.charge(&server, &namespace, began.elapsed(), self.now);
+            git.servers.charge(&server, &namespace, began.elapsed(), self.fetcher.now);
         }
         fetched
     }
@@ -207,13 +197,13 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         known: Option<ObjectId>,
         stored: Option<FetchedArtifact>,
     ) -> Result<FetchedArtifact, Stop> {
-        let (git, server) = (&self.settings.git, place.server());
-        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
-        let time = server.as_ref().map_or(TIME, |server| git.servers.time(server, self.now));
+        let (git, server) = (&self.fetcher.settings.git, place.server());
+        let credentials = Credentials::read(self.fetcher.cluster, &self.key.namespace, &self.named).await?;
+        let time = server.as_ref().map_or(TIME, |server| git.servers.time(server, self.fetcher.now));
         let (bounds, began) = (Bounds::new(git.max_pack_bytes, time), Instant::now());
         let found = self.found(place, credentials, wanted, known, &bounds).await;
         if let Some(server) = server {
-            git.servers.remember(server, matches!(found, Err(GitError::Silent)), began.elapsed(), self.now);
+            git.servers.remember(server, matches!(found, Err(GitError::Silent)), began.elapsed(), self.fetcher.now);
         }
         let found = found.map_err(|error| {
             if !bounds.is_hidden() {
@@ -238,10 +228,10 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         known: Option<ObjectId>,
         bounds: &Bounds,
     ) -> Result<Option<Found>, GitError> {
-        let git = &self.settings.git;
+        let git = &self.fetcher.settings.git;
         let transport =
-            bounds.within(Box::pin(transport(place, credentials, git, self.named.fields(), bounds, self.now))).await??;
-        let (limits, needed, of_talk) = (self.settings.limits, self.needed.clone(), bounds.clone());
+            bounds.within(Box::pin(transport(place, credentials, git, self.named.fields(), bounds, self.fetcher.now))).await??;
+        let (limits, needed, of_talk) = (self.fetcher.settings.limits, self.needed.clone(), bounds.clone());
         // gitoxide blocks.
         let mut talk = tokio::task::spawn_blocking(move || talk(transport, &of_talk, &wanted, known, &limits, &needed));
         let talked = bounds.within(&mut talk).await;
@@ -255,10 +245,10 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
 
     /// The result of the last fetch, if it was for the same spec and its tree is still stored.
     async fn stored(&self) -> Result<Option<FetchedArtifact>, Error> {
-        let before = outcome_before(self.ports, self.key).await?.filter(|before| before.subject == self.subject);
+        let before = self.fetcher.outcome_before(self.key).await?.filter(|before| before.subject == self.subject);
         let Some(artifact) = before.and_then(|before| before.artifact) else { return Ok(None) };
         let folder = keys::tree(self.key, &artifact.digest);
-        let is_stored = is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await?;
+        let is_stored = is_stored(self.fetcher.objects, &folder, self.fetcher.settings.retention, self.fetcher.now).await?;
         Ok(is_stored.then_some(artifact))
     }
 
@@ -266,8 +256,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         let Found { commit, tree: (id, tree, mut spool) } = found;
         let artifact = FetchedArtifact { revision: commit.to_string(), digest: format!("sha1:{id}") };
         let folder = keys::tree(self.key, &artifact.digest);
-        if !is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await? {
-            store::store(self.ports.objects, self.settings, self.key, &folder, &tree, &mut spool)
+        if !is_stored(self.fetcher.objects, &folder, self.fetcher.settings.retention, self.fetcher.now).await? {
+            store::store(self.fetcher.objects, self.fetcher.settings, self.key, &folder, &tree, &mut spool)
                 .await?
                 .map_err(Stop::Refused)?;
         }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn server_is_the_same_however_its_host_is_written() {
+    fn equal_hosts_in_different_spellings_are_one_server() {
         let server = |text| Place::parse(text, false).unwrap().server();
         for text in ["ssh://git@Git.Example.com/a", "git@git.example.com.:b", "ssh://git.EXAMPLE.com:22/c"] {
             assert_eq!(server(text), Some(("git.example.com".into(), 22)), "{text}");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn server_has_half_of_an_instance_however_fast_it_answers() {
+    fn fast_server_uses_at_most_half_of_an_instance() {
         for (namespaces, took) in [(1, 1), (1, 9), (20, 1), (20, 3), (20, 9)] {
             let spent = spent(namespaces, took);
             assert!((1700..=1850).contains(&spent), "{spent} s with fetches of {took} s of {namespaces} namespaces");

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn commit_whose_files_are_costly_to_read_is_read_until_its_time_is_over() {
+    async fn costly_commit_is_read_until_its_time_limit() {
         read_names(3, large_base(1000), Duration::from_mins(1)).unwrap();
         // Each name inflates the whole blob again: without the limit this takes many minutes.
         let error = read_names(20_000, large_base(8 << 20), Duration::from_secs(1)).unwrap_err();

@@ -17,7 +17,7 @@ async fn a_branch_becomes_a_tree_with_modes_and_links() {
     let files: Vec<_> = manifest.files.iter().map(|(path, file)| (path.as_str(), file.size, file.executable)).collect();
     assert_eq!(files, [("Pulumi.yaml", 25, false), ("deep/down/file", 7, false), ("run.sh", 10, true)]);
     assert_eq!(manifest.links["link"], "deep/down/file");
-    let digest = site.look(json!({ "projectRepo": url, "branch": "main" })).await.artifact.unwrap().digest;
+    let digest = site.poll(json!({ "projectRepo": url, "branch": "main" })).await.artifact.unwrap().digest;
     assert_eq!(digest, format!("sha1:{}", run(&site.work(), &["rev-parse", "HEAD^{tree}"])));
     let pack = &site.world.objects()[&format!("{}pack", keys::tree(&Site::key(), &digest))];
     assert_eq!(pack, b"name: shop\nruntime: yaml\ncontent#!/bin/sh\n");
@@ -86,7 +86,7 @@ async fn missing_ref_is_named_and_retried() {
 }
 
 #[tokio::test]
-async fn when_nothing_changed_there_is_one_ls_refs_and_no_pack() {
+async fn unchanged_branch_costs_one_ls_refs_and_no_pack() {
     let site = Site::new();
     let (web, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });
@@ -110,11 +110,11 @@ async fn when_nothing_changed_there_is_one_ls_refs_and_no_pack() {
 }
 
 #[tokio::test]
-async fn a_tree_that_is_not_stored_any_more_is_fetched_again() {
+async fn expired_tree_is_fetched_again() {
     let site = Site::new();
     let (web, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });
-    let outcome = site.look(spec.clone()).await;
+    let outcome = site.poll(spec.clone()).await;
     let manifest = format!("{}manifest", keys::tree(&Site::key(), &outcome.artifact.unwrap().digest));
     driftless_aws::Objects::delete(&site.world, &manifest).await.unwrap();
     web.requests();

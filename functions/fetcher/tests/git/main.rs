@@ -19,7 +19,7 @@ use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, WatchNamespaces};
 use driftless_source::{Limits, Manifest};
 use driftless_testkit::{CLUSTER, Faults, World};
-use fetcher::{Artifacts, Download, Place, Ports, Refusal, Settings, git, handle};
+use fetcher::{Artifacts, Download, Fetcher, Place, Refusal, Settings, git};
 use russh::keys::{HashAlg, PublicKey};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -117,7 +117,7 @@ impl Site {
     }
 
     /// The result of a fetch for a Stack with this spec.
-    async fn look(&self, spec: Value) -> FetchOutcome {
+    async fn poll(&self, spec: Value) -> FetchOutcome {
         let key = Self::key();
         let mut spec = spec;
         spec["stack"] = json!("dev");
@@ -128,7 +128,7 @@ impl Site {
     }
 
     /// The same for a Workspace with this `spec.git`: the commit, or the error.
-    async fn look_of_workspace(&self, git: Value) -> Result<String, String> {
+    async fn poll_of_workspace(&self, git: Value) -> Result<String, String> {
         let (api_version, kind) = ("auto.pulumi.com/v1alpha1", "Workspace");
         let metadata = json!({ "namespace": "team", "name": "shop" });
         let spec = json!({ "git": git });
@@ -145,15 +145,16 @@ impl Site {
     }
 
     async fn answer(&self, key: &ObjectKey) -> FetchOutcome {
-        let ports = Ports { cluster: &self.world, objects: &self.world, queues: &self.world, artifacts: &NoArtifacts };
+        let (world, settings, artifacts) = (&self.world, &self.settings, &NoArtifacts);
         let request = FetchRequest { version: VERSION, source: key.clone(), hops: 0, collect: false };
-        Box::pin(handle(&ports, &self.settings, &request, self.world.now(), || self.world.now())).await.unwrap();
+        let fetcher = Fetcher { cluster: world, objects: world, queues: world, artifacts, settings, now: world.now() };
+        Box::pin(fetcher.handle(&request, world.now(), || world.now())).await.unwrap();
         self.world.document(&keys::fetch(key)).unwrap()
     }
 
     /// The commit of a successful fetch, and its files.
     async fn fetched(&self, spec: Value) -> (String, Manifest) {
-        let outcome = self.look(spec).await;
+        let outcome = self.poll(spec).await;
         let artifact = outcome.artifact.unwrap_or_else(|| panic!("{:?}", outcome.failure));
         let folder = keys::tree(&Self::key(), &artifact.digest);
         let manifest = Manifest::parse(&self.world.objects()[&format!("{folder}manifest")]).unwrap();
@@ -162,7 +163,7 @@ impl Site {
 
     /// The message of a failed fetch, and whether it is permanent.
     async fn refused(&self, spec: Value) -> (String, bool) {
-        let outcome = self.look(spec).await;
+        let outcome = self.poll(spec).await;
         let failure = outcome.failure.unwrap_or_else(|| panic!("{:?}", outcome.artifact));
         assert!(!failure.message.contains("canary"), "{}", failure.message);
         (failure.message, failure.terminal)

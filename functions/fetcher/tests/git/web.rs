@@ -91,7 +91,7 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
         (&ssh_url, json!({ "sshPrivateKey": of("ssh", "locked"), "password": of("ssh", "phrase") })),
     ] {
         assert_eq!(
-            site.look_of_workspace(json!({ "url": url, "ref": "main", "auth": auth })).await.as_ref(),
+            site.poll_of_workspace(json!({ "url": url, "ref": "main", "auth": auth })).await.as_ref(),
             Ok(&first),
             "{auth}"
         );
@@ -123,17 +123,17 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
         ),
     ] {
         let git = driftless_api::merge(json!({ "url": url, "ref": "main" }), &git);
-        let message = site.look_of_workspace(git).await.unwrap_err();
+        let message = site.poll_of_workspace(git).await.unwrap_err();
         assert!(message.contains(words), "{message}");
     }
     // Without a name the default branch is used.
-    let default = site.look_of_workspace(json!({ "url": url, "auth": { "token": of("git", "token") } })).await;
+    let default = site.poll_of_workspace(json!({ "url": url, "auth": { "token": of("git", "token") } })).await;
     assert_eq!(default.as_ref(), Ok(&first));
     // A commit id is fetched once.
     let pinned = json!({ "url": url, "ref": first, "auth": { "token": of("git", "token") } });
-    site.look_of_workspace(pinned.clone()).await.unwrap();
+    site.poll_of_workspace(pinned.clone()).await.unwrap();
     web.requests();
-    assert_eq!(site.look_of_workspace(pinned).await, Ok(first));
+    assert_eq!(site.poll_of_workspace(pinned).await, Ok(first));
     assert_eq!(web.requests(), [""; 0]);
 }
 
@@ -298,7 +298,7 @@ async fn slow_fetch_limits_only_slow_fetches_of_its_server() {
     site.world.advance(SignedDuration::from_secs(11));
     site.fetched(spec("shop.git")).await;
     for _ in 0..2 {
-        let outcome = site.look(spec("large.git")).await;
+        let outcome = site.poll(spec("large.git")).await;
         let words = "fetch took longer than 10s, the limit after a slow fetch from its git server; repository is not fetched; check the \
                      git server of spec.projectRepo, or use a smaller repository";
         let failure = outcome.failure.unwrap();
@@ -326,7 +326,7 @@ async fn git_server_beyond_its_share_is_fetched_later() {
         site.world.advance(SignedDuration::from_secs(9));
     }
     web.requests();
-    let last = site.look(spec("shop.git")).await;
+    let last = site.poll(spec("shop.git")).await;
     assert_eq!(web.requests(), [""; 0]);
     assert_eq!(last.at, site.world.now() - SignedDuration::from_secs(9), "the request was answered");
     let (_, healthy) = site.web(&[]).await;

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_posted_once_and_in_order() {
+    async fn events_are_posted_once_and_in_order() {
         let delivery = Delivery::default();
         delivery.put(event(1));
         delivery.put(event(2));

@@ -15,10 +15,10 @@ fn refused(held: bool) -> World {
     if !held {
         workspace(&world, &project());
         by_hand(&world, "other", &json!({ "stackName": "dev" }));
-        looked(&world, &hint("other"));
+        reconcile(&world, &hint("other"));
     }
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.set_faults(Faults::NONE);
     assert_eq!(waits(&world, "u").0, if held { "TaskNotStarted" } else { "StackClaimed" });
     received(&world);
@@ -49,7 +49,7 @@ fn suspend(world: &World) {
 
 /// The reason that `n/u` waits for, or a fixed text if it was abandoned.
 fn outcome(world: &World) -> String {
-    looked(world, &hint("u"));
+    reconcile(world, &hint("u"));
     let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
     let given_up = owner.is_some_and(|owner| Owner::parse(&owner).unwrap().task.is_none());
     assert_eq!(tells_recorder_of(&received(world), "u"), given_up);
@@ -87,13 +87,13 @@ fn update_without_its_inputs_releases_claim_and_slot() {
 }
 
 #[test]
-fn update_whose_backend_is_another_than_recorded_starts_no_task() {
+fn changed_backend_of_a_recorded_launch_starts_no_task() {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
     let env = json!([{ "name": "PULUMI_BACKEND_URL", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
     reads_secret(&world, &json!({ "workspace": { "env": env } }));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.set_faults(Faults::NONE);
     received(&world);
     secret(&world, &json!({ "A": "Yg==" }));
@@ -106,7 +106,7 @@ fn abandoned_run_releases_its_slot() {
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
     of_stack(&world, "n", "up", &json!({}));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    look_with(&world, &limited, &hint("u"));
+    reconcile_with(&world, &limited, &hint("u"));
     world.set_faults(Faults::NONE);
     received(&world);
     let lease = world.cluster().into_iter().find(|object| object["metadata"]["name"].as_str().unwrap().starts_with("claim-"));
@@ -131,8 +131,8 @@ fn run_without_seal_deletes_the_sealed_inputs() {
         reads_secret(&world, &more);
         let sealed = keys::sealed(CLUSTER, &stack());
         world.drive(world.put(&sealed, b"old".to_vec())).unwrap().unwrap();
-        looked(&world, &hint("u"));
-        assert!(inbox(&world).contains_key("spec"));
+        reconcile(&world, &hint("u"));
+        assert!(task_folder(&world).contains_key("spec"));
         let now = world.objects().get(&*sealed).map(|sealed| if sealed == b"old" { "old" } else { "new" });
         assert_eq!(now.unwrap_or("none"), left, "{operation} {more}");
     }

@@ -31,7 +31,7 @@ fn guarded(plan: &Value, annotations: &Value, operation: &str, ours: &Value) -> 
     world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
     let more = json!({ "spec": { "driftless": ours } });
     world.insert(driftless_api::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world
 }
 
@@ -105,7 +105,7 @@ fn update_by_hand_of_a_guarded_pulumi_stack_waits() {
         let guarded = json!({ "metadata": { "annotations": annotations }, "spec": { "stack": "acme/dev" } });
         insert(&world, &key("Stack", "n", "s"), &guarded);
         by_hand(&world, "u", &json!({ "type": operation, "stackName": stack }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(world.live_tasks().len(), usize::from(starts), "{operation} {stack}");
         if !starts {
             let (reason, words) = waits(&world, "u");

@@ -35,8 +35,7 @@ fn cut_short(world: &World) -> String {
     for call in 1.. {
         let world_before = world.objects().len();
         world.crash_before_call(call);
-        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-        let ended = world.drive(handle(&ports, &settings(), &hint("u"), world.now()));
+        let ended = world.drive(launcher(world, &settings()).handle(&hint("u")));
         assert!(ended.is_none() || world_before > 0, "the launch came to its end");
         if let Some(task) = world.live_tasks().pop()
             && world.objects().contains_key(&format!("{}owner", keys::run(CLUSTER, "uid-u")))
@@ -55,14 +54,14 @@ fn forged_owner_of_a_running_update_reads_no_sealed_inputs() {
         workspace(&world, &project());
         by_hand(&world, "u", &json!({}));
         cut_short(&world);
-        assert!(!inbox(&world).contains_key("spec"));
+        assert!(!task_folder(&world).contains_key("spec"));
         let spec = json!({ "type": "destroy", "driftless": { "workspace": waiting() } });
         change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) }, "spec": spec }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         // The task does what the launch recorded, even after the Update has changed.
         let given = super::spec(&world);
         assert_eq!((given.operation, given.env.len()), (Operation::Up, 0), "{api_version}");
-        assert!(!String::from_utf8(inbox(&world)["spec"].clone()).unwrap().contains("hunter2"));
+        assert!(!String::from_utf8(task_folder(&world)["spec"].clone()).unwrap().contains("hunter2"));
         assert!(world.objects().values().any(|kept| *kept == document), "the victim's copy is there and unchanged");
     }
 }
@@ -79,7 +78,7 @@ fn forged_owner_neither_replaces_nor_deletes_sealed_inputs() {
         let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": seal });
         by_hand(&world, "u", &json!({ "driftless": ours }));
         change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) } }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(world.objects().get(&key), Some(&document), "{seal} {api_version}");
         let sealed = world.objects().into_keys().filter(|key| key.starts_with("sealed/")).count();
         assert_eq!(sealed, 1, "{seal} {api_version}");
@@ -95,10 +94,10 @@ fn updates_without_a_stack_share_no_sealed_inputs() {
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "mine", "key": "A" } } }]);
     let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": true });
     by_hand(&world, "u", &json!({ "driftless": ours }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(!world.objects().keys().any(|key| key.starts_with("sealed/")));
     by_hand(&world, "v", &json!({ "type": "destroy", "driftless": { "workspace": waiting() } }));
-    looked(&world, &hint("v"));
+    reconcile(&world, &hint("v"));
     assert_eq!(waits(&world, "v").0, "InputNotFound");
 }
 
@@ -110,7 +109,7 @@ fn sealed_inputs_of_another_stack_are_not_used() {
     change(&world, &json!({ "spec": { "driftless": { "workspace": waiting() } } }));
     let key = keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() });
     world.drive(world.put(&key, document)).unwrap().unwrap();
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "InputNotFound");
 }
 
@@ -120,12 +119,12 @@ fn record_of_an_earlier_release_starts_no_run() {
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.set_faults(Faults::NONE);
     let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     world.drive(world.put(&key, to_json(&Launch { request: None, ..launch }).into_bytes())).unwrap().unwrap();
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 }
@@ -140,7 +139,7 @@ fn annotation_only_shortens_the_limit_of_a_run() {
         by_hand(&world, "u", &json!({}));
         change(&world, &json!({ "metadata": { "annotations": { driftless_api::names::MAX_DURATION: annotation } } }));
         let run_limits = RunLimits { silence_seconds: None, max_seconds: max };
-        look_with(&world, &Settings { run_limits, ..settings() }, &hint("u"));
+        reconcile_with(&world, &Settings { run_limits, ..settings() }, &hint("u"));
         assert_eq!(super::spec(&world).limits.max_seconds, Some(expected), "{max:?} {annotation}");
     }
 }
@@ -151,7 +150,7 @@ fn update_that_waits_for_its_inputs_reads_no_tree() {
     let source = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "name": "app" });
     let tree = json!({ "digest": "sha256:00", "source": source });
     by_hand(&world, "u", &json!({ "driftless": { "workspace": waiting(), "tree": tree } }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "InputNotFound", "and not its source, which comes after");
 }
 
@@ -171,7 +170,7 @@ fn inputs_that_would_fill_the_function_are_invalid() {
             "u",
             &json!({ "driftless": { "workspace": driftless_api::merge(project(), &json!({ "envFrom": from })) } }),
         );
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let (reason, message) = waits(&world, "u");
         assert!(reason == "SpecInvalid" && message.contains(&format!("at ConfigMap {last:?}")), "{reason}: {message}");
         assert!(received(&world).is_empty(), "only an edit ends this");
@@ -186,7 +185,7 @@ fn mounting(data: &Value, mounts: &[Value]) -> World {
     let template = json!({ "spec": { "volumes": volumes, "containers": [{ "name": "pulumi", "volumeMounts": mounts }] } });
     let workspace = driftless_api::merge(project(), &json!({ "podTemplate": template }));
     by_hand(&world, "u", &json!({ "driftless": { "workspace": workspace } }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world
 }
 
@@ -226,9 +225,9 @@ fn update_that_waits_for_its_claim_reads_no_tree() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "holder", &json!({ "stackName": "dev" }));
-    looked(&world, &hint("holder"));
+    reconcile(&world, &hint("holder"));
     by_hand(&world, "u", &json!({ "stackName": "dev" }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "StackClaimed");
     // Its inputs are gone, and it would report that if it got that far.
     let mut update = world.object(&key("Update", "n", "u")).unwrap();
@@ -239,6 +238,6 @@ fn update_that_waits_for_its_claim_reads_no_tree() {
     world.drive(world.put(&record, launch.to_string().into_bytes())).unwrap().unwrap();
     update["spec"]["driftless"]["workspace"]["env"] = missing;
     world.insert(update);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "StackClaimed", "and not its inputs and its tree, which come after");
 }

@@ -13,11 +13,10 @@ fn update_by_hand_runs_its_workspace_as_of_the_start() {
     // Whatever step a launch stops at, the next one continues.
     for call in 0..40 {
         world.crash_before_call(call);
-        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-        let _ = world.drive(handle(&ports, &settings(), &hint("u"), world.now()));
+        let _ = world.drive(launcher(&world, &settings()).handle(&hint("u")));
     }
     workspace(&world, &project());
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let spec = spec(&world);
     assert_eq!((spec.operation, spec.create, spec.identity), (Operation::Refresh, true, true));
     assert_eq!((spec.log_level, spec.limits), (Some(3), settings().run_limits));
@@ -37,7 +36,7 @@ fn destroy_by_hand_creates_no_stack() {
         let world = quiet();
         workspace(&world, &project());
         by_hand(&world, "u", &json!({ "type": operation }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(spec(&world).create, creates, "{operation}");
     }
 }
@@ -72,7 +71,7 @@ fn incomplete_update_by_hand_waits_with_a_message() {
             workspace(&world, of);
         }
         by_hand(&world, "u", &json!({}));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let (found, said) = waits(&world, "u");
         assert!(found == reason && said.contains(words), "{found}: {said}");
         assert_eq!(said.ends_with("; next try within 1m"), reason != "SpecInvalid", "{said}");
@@ -125,7 +124,7 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         by_hand(&world, "u", &spec);
         let object = world.object(&key("Update", "n", "u")).unwrap();
         insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let refused = refused(&world, "u");
         assert!(refused.contains(words), "{refused}");
         assert!(world.live_tasks().is_empty() && tells_recorder_of(&received(&world), "u"));
@@ -141,7 +140,7 @@ fn outputs_are_not_secret_if_the_stack_says_so() {
         let object = world.object(&key(kind, "n", name)).unwrap();
         let annotated = json!({ "metadata": { "annotations": { names::NOT_SECRET: " a,b c,, " } } });
         insert(&world, &key(kind, "n", name), &driftless_api::merge(object, &annotated));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(spec(&world).not_secret, expected, "{kind}");
         // The record stays, whatever the annotation says later.
         let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))];
@@ -172,7 +171,7 @@ fn refused_source_is_an_invalid_spec_for_ten_minutes() {
             FetchOutcome { version: VERSION, subject: subject.into(), at, took_seconds, artifact: None, failures: 1, failure };
         let source = ObjectKey { api_version: "x/v1".into(), ..key("Gadget", "n", "g") };
         world.drive(world.put(&keys::fetch(&source), to_json(&outcome).into_bytes())).unwrap().unwrap();
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let (found, said) = waits(&world, "u");
         assert_eq!(found, reason, "{said}");
         assert_eq!(said.contains("does not serve Gadget"), reason == "SpecInvalid", "{said}");
@@ -219,7 +218,7 @@ fn update_by_hand_runs_the_branch_as_of_its_creation_or_later() {
     fetched(&world, &subject, Ok("old"));
     world.advance(SignedDuration::from_secs(60));
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "SourceNotFetched");
     assert_eq!(asked(&world).0, ["sim/Workspace/n/w"]);
 
@@ -227,20 +226,20 @@ fn update_by_hand_runs_the_branch_as_of_its_creation_or_later() {
     world.advance(SignedDuration::from_secs(2));
     fetched(&world, &subject, Err("no such host"));
     let of_workspace = LaunchHint { version: VERSION, update: key("Workspace", "n", "w"), hops: 0 };
-    looked(&world, &of_workspace);
+    reconcile(&world, &of_workspace);
     let (fetches, launches) = asked(&world);
     assert!(fetches.is_empty() && launches.contains(&"sim/Update/n/u".to_owned()), "{fetches:?} {launches:?}");
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let (reason, words) = waits(&world, "u");
     assert!(reason == "SourceUnavailable" && words.contains("spec.git at main: no such host; next try at"), "{words}");
     assert_eq!(asked(&world).0, [""; 0]);
     fetched(&world, "of another spec", Ok("other"));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!((waits(&world, "u").0.as_str(), asked(&world).0.len()), ("SourceNotFetched", 1));
     fetched(&world, &subject, Ok("new"));
-    looked(&world, &of_workspace);
+    reconcile(&world, &of_workspace);
     assert_eq!(asked(&world).1, ["sim/Update/n/u"]);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
     let ours = update(&world, "u").spec.driftless.unwrap();
     let tree = ours.tree.unwrap();
@@ -252,9 +251,9 @@ fn update_by_hand_runs_the_branch_as_of_its_creation_or_later() {
 
     // Its snapshot does not change.
     fetched(&world, &subject, Ok("newer"));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(update(&world, "u").spec.driftless.unwrap().commit.as_deref(), Some("new"));
-    looked(&world, &of_workspace);
+    reconcile(&world, &of_workspace);
     assert_eq!(asked(&world).1, [""; 0], "nobody waits");
 }
 
@@ -266,7 +265,7 @@ fn annotation_limits_the_duration_of_a_run() {
     let object = world.object(&key("Update", "n", "u")).unwrap();
     let annotated = json!({ "metadata": { "annotations": { names::MAX_DURATION: "1h30m" } } });
     insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(spec(&world).limits, RunLimits { silence_seconds: Some(900), max_seconds: Some(5400) });
 }
 
@@ -275,7 +274,7 @@ fn run_receives_the_resource_count_of_the_last_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(spec(&world).resources, None);
 
     let claim = spec(&world).run.claim;
@@ -284,7 +283,7 @@ fn run_receives_the_resource_count_of_the_last_run() {
     world.drive(world.put(&keys::resources(CLUSTER, &claim), left.into())).unwrap().unwrap();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(spec(&world).resources, Some(6));
 }
 
@@ -293,14 +292,14 @@ fn update_waits_for_a_workspace_that_cannot_be_read() {
     let world = quiet();
     workspace(&world, &json!(7));
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let (reason, message) = waits(&world, "u");
     assert_eq!(reason, "SpecInvalid", "{message}");
     insert(&world, &key("Update", "n", "unreadable"), &json!({ "spec": 7 }));
     let workspace = LaunchHint { update: key("Workspace", "n", "w"), ..hint("u") };
     for hint in [hint("unreadable"), workspace] {
         let before = world.cluster();
-        looked(&world, &hint);
+        reconcile(&world, &hint);
         assert_eq!(world.cluster(), before);
     }
 }
@@ -320,7 +319,7 @@ fn variables_of_secrets_are_secret_and_those_of_config_maps_are_not() {
     let env_from = json!([{ "secretRef": { "name": "s" } }, { "configMapRef": { "name": "c" } }]);
     workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let spec = spec(&world);
     let found: Vec<_> = spec.env.iter().map(|env| (env.name.as_str(), env.secret)).collect();
     assert_eq!(found, [("s", true), ("c", false), ("S", true), ("C", false)]);
@@ -336,7 +335,7 @@ fn claim_is_on_the_last_backend_that_the_environment_names() {
     let env_from = json!([{ "configMapRef": { "name": "c" } }]);
     workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let spec = spec(&world);
     // The runner sets both, and Pulumi uses the last one.
     assert_eq!(spec.env.iter().map(|env| env.value.as_str()).collect::<Vec<_>>(), ["s3://first", "s3://last"]);

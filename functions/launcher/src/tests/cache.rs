@@ -35,7 +35,7 @@ fn world(files: &[(&str, &str)], annotation: Option<&str>, spec: &Value) -> Worl
 
 /// The entries that the launch of an Update names.
 fn entries(world: &World) -> Option<LaunchCache> {
-    looked(world, &hint("u"));
+    reconcile(world, &hint("u"));
     let launch: Launch = world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap();
     launch.cache
 }
@@ -75,9 +75,9 @@ fn run_gets_copies_of_the_entries_that_are_there() {
         // Neither another namespace's entry nor one of another ServiceAccount is this run's.
         put(&world, &plugins.replace("/n/", "/m/"), "plugins");
         put(&world, &plugins.replace("/default/", "/deployer/"), "plugins");
-        looked(&world, &hint("u"));
-        let inbox = inbox(&world);
-        let copies: Vec<_> = inbox.keys().filter(|name| name.starts_with("cache/")).cloned().collect();
+        reconcile(&world, &hint("u"));
+        let task_folder = task_folder(&world);
+        let copies: Vec<_> = task_folder.keys().filter(|name| name.starts_with("cache/")).cloned().collect();
         (spec(&world).cache.unwrap(), copies, world.objects().contains_key(&dependencies))
     };
     let all = [Layer::Dependencies, Layer::Plugins, Layer::Build];
@@ -96,14 +96,14 @@ fn run_gets_copies_of_the_entries_that_are_there() {
 #[test]
 fn only_what_a_stack_follows_is_stored() {
     let preview = world(&FILES, None, &json!({ "type": "preview" }));
-    looked(&preview, &hint("u"));
+    reconcile(&preview, &hint("u"));
     assert!(spec(&preview).cache.unwrap().stored.is_empty());
     let by_hand = world(&FILES, None, &json!({}));
     let mut update = by_hand.object(&key("Update", "n", "u")).unwrap();
     update["metadata"]["ownerReferences"] = json!([]);
     update["spec"]["driftless"]["stack"] = Value::Null;
     by_hand.insert(update);
-    looked(&by_hand, &hint("u"));
+    reconcile(&by_hand, &hint("u"));
     assert!(spec(&by_hand).cache.unwrap().stored.is_empty());
 }
 
@@ -115,7 +115,7 @@ fn entry_that_is_used_is_written_again_each_day() {
         put(&world, &dependencies, "packages");
         let written = world.now();
         world.advance(SignedDuration::from_hours(hours));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(world.written_at(&dependencies).unwrap() > written, is_renewed, "{hours}");
         assert_eq!(world.objects()[&dependencies], b"packages");
     }
@@ -129,7 +129,7 @@ fn annotation_with_another_word_is_refused() {
     let mut update = world.object(&key("Update", "n", "u")).unwrap();
     update["metadata"]["annotations"] = json!({ names::CACHE: "on" });
     world.insert(update);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let why = refused(&world, "u");
     assert!(why.starts_with(r#"the annotation driftless.dev/cache is "on"; write "off" or "refresh", or remove it"#), "{why}");
 }

@@ -13,14 +13,14 @@ fn refused_launch_uses_a_new_client_token() {
     by_hand(&world, "u", &json!({}));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
     for _ in 0..2 {
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let (reason, words) = waits(&world, "u");
         assert_eq!(reason, "TaskNotStarted");
         assert!(words.contains("Capacity is unavailable") && words.ends_with("; next try in 15s"), "{words}");
         world.advance(SignedDuration::from_secs(15));
     }
     world.set_faults(Faults::NONE);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
 }
 
@@ -37,7 +37,7 @@ fn refused_launch_backs_off_despite_hints() {
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
     let mut requeued = 0;
     for _ in 0..60 * 60 / 5 {
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         requeued += received(&world).iter().filter(|message| matches!(message, Message::Launch(_))).count();
         world.advance(SignedDuration::from_secs(5));
     }
@@ -47,7 +47,7 @@ fn refused_launch_backs_off_despite_hints() {
     assert!(requeued <= usize::try_from(tries).unwrap(), "{requeued} messages for {tries} tries");
     world.set_faults(Faults::NONE);
     world.advance(SignedDuration::from_secs(300));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
 }
 
@@ -82,7 +82,7 @@ fn read_only_runs_use_spot_unless_configured() {
         let object = world.object(&key("Update", "n", "u")).unwrap();
         let annotated = json!({ "metadata": { "annotations": { names::CAPACITY: capacity } } });
         insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
-        look_with(&world, &Settings { spot: allowed, ..settings() }, &hint("u"));
+        reconcile_with(&world, &Settings { spot: allowed, ..settings() }, &hint("u"));
         let live: Vec<_> = world.live_tasks().iter().map(|task| task.spot).collect();
         assert_eq!(live, [spot], "{spec} {capacity:?}");
     }
@@ -94,11 +94,11 @@ fn run_without_spot_capacity_is_retried_on_demand() {
     workspace(&world, &project());
     by_hand(&world, "u", &json!({ "type": "preview" }));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "TaskNotStarted");
     world.set_faults(Faults::NONE);
     world.advance(SignedDuration::from_secs(15));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
 
     // A record of an earlier release does not have the field.
@@ -121,7 +121,7 @@ fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
         }
         workspace(&world, &driftless_api::merge(project(), fields));
         by_hand(&world, "u", &json!({ "type": "preview" }));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let launch = launch_record(&world);
         assert_eq!(launch.tried.as_ref().is_some_and(|tried| tried.other_failed), unfit.is_some() && launch.tried.is_some());
         (launch.tried.map(|tried| tried.architecture), launch.task_definition)
@@ -160,8 +160,8 @@ fn runs_stay_within_max_runs_and_waiting_ones_hold_no_claim() {
     by_hand(&world, "b", &json!({ "stackName": "a" }));
     by_hand(&world, "c", &json!({}));
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
-    look_with(&world, &limited, &hint("a"));
-    look_with(&world, &limited, &hint("b"));
+    reconcile_with(&world, &limited, &hint("a"));
+    reconcile_with(&world, &limited, &hint("b"));
     assert_eq!(waits(&world, "b").0, "StackClaimed");
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-a"]);
     assert!(admissions(&world).waiting.is_empty(), "one that waits for its claim takes up no place");
@@ -169,18 +169,18 @@ fn runs_stay_within_max_runs_and_waiting_ones_hold_no_claim() {
     let leases = |world: &World| world.cluster().into_iter().filter(|object| object["kind"] == "Lease").count();
     let before = leases(&world);
     for _ in 0..2 {
-        look_with(&world, &limited, &hint("c"));
+        reconcile_with(&world, &limited, &hint("c"));
     }
     let (reason, words) = waits(&world, "c");
     assert_eq!(reason, "ConcurrencyLimit");
     assert!(words.starts_with("waiting for a slot: other runs come first"), "{words}");
     assert_eq!((leases(&world), world.live_tasks().len()), (before, 1));
     assert!(tells_recorder_of(&received(&world), "a"), "its place may be one that was not given back");
-    look_with(&world, &limited, &hint("c"));
+    reconcile_with(&world, &limited, &hint("c"));
     assert!(!tells_recorder_of(&received(&world), "a"), "not again before its entry is renewed");
 
     release(&world, "uid-a");
-    look_with(&world, &limited, &hint("c"));
+    reconcile_with(&world, &limited, &hint("c"));
     assert_eq!(world.live_tasks().len(), 2);
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-c"]);
 
@@ -189,7 +189,7 @@ fn runs_stay_within_max_runs_and_waiting_ones_hold_no_claim() {
     lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), "{ not JSON".into());
     world.drive(world.replace(&lease)).unwrap().unwrap();
     by_hand(&world, "d", &json!({}));
-    look_with(&world, &limited, &hint("d"));
+    reconcile_with(&world, &limited, &hint("d"));
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-d"]);
 }
 
@@ -199,7 +199,7 @@ fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
     workspace(&world, &project());
     by_hand(&world, "a", &json!({}));
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
-    look_with(&world, &limited, &hint("a"));
+    reconcile_with(&world, &limited, &hint("a"));
     // It waits for a slot. Then its Secret is deleted, and the slot is released.
     let secret = |data: Value| {
         let metadata = json!({ "namespace": "n", "name": "s" });
@@ -209,11 +209,11 @@ fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
     workspace(&world, &driftless_api::merge(project(), &json!({ "env": env })));
     by_hand(&world, "b", &json!({}));
-    look_with(&world, &limited, &hint("b"));
+    reconcile_with(&world, &limited, &hint("b"));
     assert_eq!(admissions(&world).waiting.into_keys().collect::<Vec<_>>(), ["uid-b"]);
     secret(json!({}));
     release(&world, "uid-a");
-    look_with(&world, &limited, &hint("b"));
+    reconcile_with(&world, &limited, &hint("b"));
     assert!(waits(&world, "b").0.starts_with("Input"), "{:?}", waits(&world, "b"));
     let all = admissions(&world);
     assert!(all.waiting.is_empty() && all.running.is_empty(), "{all:?}");
@@ -224,7 +224,7 @@ fn run_for_a_terminating_namespace_counts_for_that_of_its_stack() {
     let world = quiet();
     of_stack(&world, "driftless", "destroy", &json!({}));
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
-    look_with(&world, &limited, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
+    reconcile_with(&world, &limited, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
     let all = admissions(&world);
     let places: Vec<_> = all.running.values().map(|run| (run.namespace.as_str(), run.counts_for.as_deref())).collect();
     assert_eq!(places, [("driftless", Some("n"))]);

@@ -28,7 +28,7 @@ fn map(world: &World, name: &str, value: &str) {
 }
 
 fn compare(world: &World, name: &str) -> InputsRead {
-    looked(world, &LaunchHint { version: VERSION, update: key("Stack", "n", name), hops: 0 });
+    reconcile(world, &LaunchHint { version: VERSION, update: key("Stack", "n", name), hops: 0 });
     InputsRead::parse(&world.objects()[&*keys::inputs(CLUSTER, &format!("uid-{name}"))]).unwrap()
 }
 

@@ -43,13 +43,17 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-pub(crate) fn looked(world: &World, hint: &LaunchHint) {
-    look_with(world, &settings(), hint);
+pub(crate) fn reconcile(world: &World, hint: &LaunchHint) {
+    reconcile_with(world, &settings(), hint);
 }
 
-fn look_with(world: &World, settings: &Settings, hint: &LaunchHint) {
-    let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-    world.drive(handle(&ports, settings, hint, world.now())).unwrap().unwrap();
+fn reconcile_with(world: &World, settings: &Settings, hint: &LaunchHint) {
+    world.drive(launcher(world, settings).handle(hint)).unwrap().unwrap();
+}
+
+/// A launcher whose ports are this world.
+pub(crate) fn launcher<'a>(world: &'a World, settings: &'a Settings) -> Launcher<'a, World, World, World, World> {
+    Launcher { cluster: world, objects: world, queues: world, tasks: world, settings, now: world.now() }
 }
 
 fn key(kind: &str, namespace: &str, name: &str) -> ObjectKey {
@@ -104,7 +108,7 @@ fn refused(world: &World, name: &str) -> String {
 }
 
 /// The content of the folder of the only task.
-fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
+fn task_folder(world: &World) -> BTreeMap<String, Vec<u8>> {
     let [task] = &world.live_tasks()[..] else { panic!("{:?}", world.live_tasks()) };
     let folder = format!("{}in/", keys::task("AROA", keys::task_id(&task.arn)));
     let of_task = |(key, content): (String, Vec<u8>)| Some((key.strip_prefix(&folder)?.to_owned(), content));
@@ -112,11 +116,11 @@ fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
 }
 
 fn spec(world: &World) -> RunSpec {
-    RunSpec::parse(&inbox(world)["spec"]).unwrap()
+    RunSpec::parse(&task_folder(world)["spec"]).unwrap()
 }
 
 fn identity(world: &World) -> Identity {
-    Identity::parse(&inbox(world)["identity"]).unwrap()
+    Identity::parse(&task_folder(world)["identity"]).unwrap()
 }
 
 fn received(world: &World) -> Vec<Message> {

@@ -7,9 +7,9 @@ fn destroy_in_a_terminating_namespace_runs_without_identity() {
     let world = quiet();
     world.terminate_namespace("n");
     of_stack(&world, "driftless", "destroy", &json!({}));
-    looked(&world, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
+    reconcile(&world, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
     let spec = spec(&world);
-    assert!(!spec.identity && !inbox(&world).contains_key("identity"));
+    assert!(!spec.identity && !task_folder(&world).contains_key("identity"));
     let [event] = &world.events()[..] else { panic!("{:?}", world.events()) };
     assert!(
         event.starts_with("Update driftless/u Warning NoIdentity: ") && event.contains("ServiceAccount \"default\" not found"),
@@ -39,13 +39,13 @@ fn object_outside_the_namespace_filter_is_not_touched() {
     world.advance(SignedDuration::from_mins(20));
     let before = world.cluster();
     for object in [key("Stack", "n", "s"), key("Workspace", "n", "w"), key("Update", "n", "theirs"), key("Update", "n", "u")] {
-        looked(&world, &LaunchHint { version: VERSION, update: object, hops: 0 });
+        reconcile(&world, &LaunchHint { version: VERSION, update: object, hops: 0 });
     }
     assert_eq!((world.cluster(), world.events()), (before, vec![]));
     assert!(world.objects().is_empty() && received(&world).is_empty() && world.live_tasks().is_empty());
 
     label(&world, "true");
-    looked(&world, &LaunchHint { version: VERSION, update: key("Update", "n", "theirs"), hops: 0 });
+    reconcile(&world, &LaunchHint { version: VERSION, update: key("Update", "n", "theirs"), hops: 0 });
     assert!(tells_recorder_of(&received(&world), "theirs"), "now it is ours to end");
 }
 
@@ -54,16 +54,16 @@ fn run_started_within_the_namespace_filter_ends_outside_of_it() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "running", &json!({}));
-    looked(&world, &hint("running"));
+    reconcile(&world, &hint("running"));
     by_hand(&world, "refused", &json!({}));
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("refused"));
+    reconcile(&world, &hint("refused"));
     world.set_faults(Faults::NONE);
     received(&world);
     by_hand(&world, "new", &json!({}));
     label(&world, "false");
     for name in ["running", "refused", "new"] {
-        looked(&world, &hint(name));
+        reconcile(&world, &hint(name));
         // The recorder releases what it held.
         assert_eq!(tells_recorder_of(&received(&world), name), name != "new", "{name}");
     }
@@ -73,7 +73,7 @@ fn run_started_within_the_namespace_filter_ends_outside_of_it() {
     assert_eq!(world.live_tasks().len(), 1);
     let update = update(&world, "running");
     world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
-    looked(&world, &hint("running"));
+    reconcile(&world, &hint("running"));
     assert!(world.live_tasks()[0].stopping);
 }
 
@@ -83,7 +83,7 @@ fn terminating_namespace_outside_the_filter_starts_no_destroy() {
         let world = quiet();
         of_stack(&world, "driftless", "destroy", &json!({}));
         label(&world, watch);
-        looked(&world, &LaunchHint { version: VERSION, update: key("Update", "driftless", "u"), hops: 0 });
+        reconcile(&world, &LaunchHint { version: VERSION, update: key("Update", "driftless", "u"), hops: 0 });
         assert_eq!(world.live_tasks().len(), tasks, "{watch}");
     }
 }

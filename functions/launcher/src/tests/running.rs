@@ -9,11 +9,11 @@ fn a_running_update_that_is_deleted_is_stopped() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     received(&world);
     let running = update(&world, "u");
     world.drive(Cluster::delete(&world, &running)).unwrap().unwrap();
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(world.live_tasks().iter().all(|task| task.stopping));
     assert!(tells_recorder_of(&received(&world), "u"));
 }
@@ -23,20 +23,20 @@ fn tokens_are_replaced_at_half_their_life_while_the_task_lives() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let first = identity(&world);
     world.advance(SignedDuration::from_mins(29));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(identity(&world) == first);
     world.advance(SignedDuration::from_mins(1));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let second = identity(&world);
     assert!(second.cluster.token != first.cluster.token && second.expires_at == world.now() + SignedDuration::from_hours(1));
 
     world.advance(SignedDuration::from_mins(30));
     let before = world.objects();
     world.end_task(&world.live_tasks()[0].arn, "done");
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(world.objects(), before);
 }
 
@@ -45,18 +45,17 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.advance(SignedDuration::from_mins(30));
     // The recorder has written the outcome and cleared the folder since this reconciliation read it.
     let folder = keys::run(CLUSTER, "uid-u");
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
-    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
     let mut run = Run::new(&settings(), &hint("u"), update(&world, "u"), world.now());
     run.launch = world.document(&folder.launch());
     run.task = Some(world.live_tasks()[0].arn.clone());
     let tokens = Supply { fill: false, renew: true };
-    world.drive(supply(&ports, &settings(), &hint("u"), &run, tokens, world.now())).unwrap().unwrap();
-    assert_eq!(inbox(&world).into_keys().collect::<Vec<_>>(), ["run"]);
+    world.drive(launcher(&world, &settings()).supply(&hint("u"), &run, tokens)).unwrap().unwrap();
+    assert_eq!(task_folder(&world).into_keys().collect::<Vec<_>>(), ["run"]);
 }
 
 #[test]
@@ -64,11 +63,11 @@ fn recorder_is_not_asked_about_a_published_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.drive(world.put(&keys::run(CLUSTER, "uid-u").outcome(), b"{}".to_vec())).unwrap().unwrap();
     let asks = || {
         received(&world);
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         tells_recorder_of(&received(&world), "u")
     };
     assert!(asks(), "the Update is not complete");
@@ -86,7 +85,7 @@ fn completed_update_of_a_stack_is_hinted_until_it_is_released() {
     for (released, expected) in [(false, 1), (true, 0)] {
         let world = quiet();
         of_stack(&world, "n", "up", &json!({}));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let uid = update(&world, "u").uid().unwrap();
         world.drive(world.put(&keys::run(CLUSTER, &uid).outcome(), b"{}".to_vec())).unwrap().unwrap();
         let folder = keys::task("AROA", keys::task_id(&world.live_tasks()[0].arn));
@@ -100,7 +99,7 @@ fn completed_update_of_a_stack_is_hinted_until_it_is_released() {
         }
         world.insert(serde_json::to_value(&complete).unwrap());
         received(&world);
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let hints = received(&world)
             .into_iter()
             .filter(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update" && hint.object.name == "u"));
@@ -114,7 +113,7 @@ fn waits_are_counted_and_each_start_once_with_its_delay() {
     let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
     let created = json!({ "creationTimestamp": world.now().to_string() });
     insert(&world, &key("Update", "n", "u"), &json!({ "metadata": created, "spec": spec }));
-    let ((), lines) = emf::written(|| looked(&world, &hint("u")));
+    let ((), lines) = emf::written(|| reconcile(&world, &hint("u")));
     assert_eq!(lines.len(), 1, "{lines:?}");
     let (reason, _) = waits(&world, "u");
     let of = |line: &Value, names: [&str; 3]| names.map(|name| line[name].clone());
@@ -122,8 +121,8 @@ fn waits_are_counted_and_each_start_once_with_its_delay() {
     workspace(&world, &project());
     world.advance(SignedDuration::from_secs(90));
     let ((), lines) = emf::written(|| {
-        looked(&world, &hint("u"));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
     let name = key("Update", "n", "u").to_string();

@@ -21,7 +21,7 @@ fn blocked_update_is_abandoned_after_a_change_of_its_stack() {
         let mut stack = world.object(&key("Stack", "n", "s")).unwrap();
         stack["metadata"]["generation"] = json!(generation);
         world.insert(stack);
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         let owner = world.drive(world.exists(&format!("{}owner", keys::run(CLUSTER, &update(&world, "u").uid().unwrap()))));
         assert_eq!(owner.unwrap().unwrap(), given_up, "{generation}");
         assert!(world.live_tasks().is_empty());
@@ -32,8 +32,8 @@ fn blocked_update_is_abandoned_after_a_change_of_its_stack() {
     let mut stack = world.object(&key("Stack", "n", "s")).unwrap();
     stack["metadata"]["generation"] = json!(2);
     world.insert(stack);
-    looked(&world, &hint("u"));
-    assert!(inbox(&world).contains_key("spec"));
+    reconcile(&world, &hint("u"));
+    assert!(task_folder(&world).contains_key("spec"));
 }
 
 #[test]
@@ -46,16 +46,16 @@ fn waiting_update_of_a_suspended_stack_does_not_start() {
         of_stack(&world, "n", "up", &json!({}));
         let stack = world.object(&key("Stack", "n", "s")).unwrap();
         world.insert(driftless_api::merge(stack.clone(), &suspend));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(waits(&world, "u").0, "StackSuspended");
         assert!(world.live_tasks().is_empty());
         world.insert(stack);
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert_eq!(world.live_tasks().len(), 1);
         // A run that has started continues.
         let resumed = world.object(&key("Stack", "n", "s")).unwrap();
         world.insert(driftless_api::merge(resumed, &suspend));
-        looked(&world, &hint("u"));
+        reconcile(&world, &hint("u"));
         assert!(world.live_tasks().iter().all(|task| !task.stopping));
         assert_eq!(waits(&world, "u").0, "");
     }
@@ -76,9 +76,9 @@ fn drift_check_gives_way_to_an_update() {
     // It runs: its task is stopped.
     let world = quiet();
     check(&world);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(spec(&world).preview_only);
-    looked(&world, &hint("up"));
+    reconcile(&world, &hint("up"));
     assert_eq!(waits(&world, "up").0, "StackClaimed");
     assert!(matches!(&world.live_tasks()[..], [task] if task.stopping));
     assert!(tells_recorder_of(&received(&world), "u"));
@@ -87,10 +87,10 @@ fn drift_check_gives_way_to_an_update() {
     let world = quiet();
     check(&world);
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     world.set_faults(Faults::NONE);
-    looked(&world, &hint("up"));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("up"));
+    reconcile(&world, &hint("u"));
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 
@@ -98,16 +98,16 @@ fn drift_check_gives_way_to_an_update() {
     // deleted, or complete by its status.
     let world = quiet();
     check(&world);
-    looked(&world, &hint("up"));
+    reconcile(&world, &hint("up"));
     received(&world);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "StackClaimed");
     assert!(matches!(&world.live_tasks()[..], [task] if !task.stopping));
     assert!(!tells_recorder_of(&received(&world), "up"));
     let mut holder = world.object(&key("Update", "n", "up")).unwrap();
     holder["status"] = complete();
     world.insert(holder);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(tells_recorder_of(&received(&world), "up"));
 }
 
@@ -116,19 +116,19 @@ fn status_of_an_update_prevents_no_launch() {
     let world = quiet();
     let forged = driftless_api::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));
     of_stack(&world, "n", "up", &forged);
-    looked(&world, &hint("u"));
-    assert!(inbox(&world).contains_key("spec"));
+    reconcile(&world, &hint("u"));
+    assert!(task_folder(&world).contains_key("spec"));
     assert!(!update(&world, "u").is_complete());
 
     // A user's Update whose run has started is Driftless's as well.
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let mut written = world.object(&key("Update", "n", "u")).unwrap();
     written["status"] = forged;
     world.insert(written);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let task = update(&world, "u").status.unwrap().driftless.unwrap().task;
     assert_eq!(task, Some(world.live_tasks().remove(0).arn));
 
@@ -137,12 +137,12 @@ fn status_of_an_update_prevents_no_launch() {
     workspace(&world, &project());
     by_hand(&world, "a", &json!({}));
     by_hand(&world, "u", &json!({ "stackName": "a" }));
-    looked(&world, &hint("a"));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("a"));
+    reconcile(&world, &hint("u"));
     let mut written = world.object(&key("Update", "n", "u")).unwrap();
     written["status"] = complete();
     world.insert(written);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!((waits(&world, "u").0.as_str(), update(&world, "u").is_complete()), ("StackClaimed", false));
 
     // Another operator's Update is complete.
@@ -152,7 +152,7 @@ fn status_of_an_update_prevents_no_launch() {
     let mut written = world.object(&key("Update", "n", "u")).unwrap();
     written["status"] = complete();
     world.insert(written.clone());
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(world.live_tasks().is_empty() && world.objects().is_empty() && update(&world, "u").is_complete());
 }
 
@@ -177,7 +177,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
         let update = world.object(&key("Update", "n", "u")).unwrap();
         let ours = json!({ "seal": true, "workspace": { "podTemplate": template, "stacks": stacks } });
         world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
-        looked(world, &hint("u"));
+        reconcile(world, &hint("u"));
     };
     let insert = |world: &World, kind: &str, name: &str, data: Value| {
         world.insert(json!({ "apiVersion": "v1", "kind": kind, "metadata": { "namespace": "n", "name": name }, "data": data }));
@@ -187,10 +187,10 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     assert!(waits(&world, "u").1.starts_with("Secret \"s\" not found; create it to start the run"));
     insert(&world, "Secret", "s", json!({ "A": "/w==", "B": "Yg==" }));
     insert(&world, "ConfigMap", "ca", json!({ "other": "x" }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert!(waits(&world, "u").1.contains("ConfigMap \"ca\" has no file \"ca.crt\", the subPath of \"/etc/ca/ca.crt\""));
     insert(&world, "ConfigMap", "ca", json!({ "ca.crt": "PEM", "other": "x" }));
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let file = |path: &str, mode, content: &[u8], secret| File { path: path.into(), mode, content: content.into(), secret };
     let expected = [file("/etc/db/d/password", 0o400, b"\xff", true), file("/etc/ca/ca.crt", 0o644, b"PEM", false)];
     let given = spec(&world);
@@ -223,7 +223,7 @@ fn unreadable_record_of_locks_does_not_keep_a_run_from_starting() {
     of_stack(&world, "n", "up", &json!({}));
     let claim = keys::claim("n", "https://api.pulumi.com", "organization/shop/dev");
     world.drive(world.put(&keys::lock(CLUSTER, &claim), b"{}".to_vec())).unwrap().unwrap();
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     assert_eq!(spec(&world).run.claim, claim);
     assert!(spec(&world).stale_lock.is_none());
 }
@@ -238,7 +238,7 @@ fn program_receives_its_commit_unless_disabled() {
     update["spec"]["driftless"]["commit"] = json!(format!("main@sha1:{commit}"));
     update["spec"]["driftless"]["workspace"]["env"] = env;
     world.insert(update);
-    looked(&world, &hint("u"));
+    reconcile(&world, &hint("u"));
     let spec = spec(&world);
     let found: BTreeMap<_, _> = spec.env.iter().map(|env| (env.name.as_str(), env.value.as_str())).collect();
     assert_eq!(found, [("PULUMI_GIT_HEAD", commit), ("PULUMI_GIT_HEAD_NAME", "release")].into());

@@ -11,7 +11,7 @@ fn stack(world: &World, name: &str, spec: &Value, status: &Value) {
 }
 
 #[test]
-fn success_has_the_inputs_of_readers_compared_and_hints_those_that_wait() {
+fn success_hints_waiting_stacks_and_compares_inputs_of_readers() {
     let world = World::new(0, Faults::NONE);
     let ran = json!({ "driftless": { "inputs": "digest" } });
     let secret = |name: &str| json!({ "type": "Secret", "secret": { "name": name, "key": "k" } });
@@ -38,7 +38,7 @@ fn success_has_the_inputs_of_readers_compared_and_hints_those_that_wait() {
     let hint = Hint::new(key("pulumi.com/v1", "Stack", "s"));
     let woken = |outputs: &[StackOutputs]| {
         while world.receive().is_some() {}
-        world.drive(super::super::dependents::wake(&ports(&world), &hint, outputs)).unwrap().unwrap();
+        world.drive(reconciler(&world).wake_dependents(&hint, outputs)).unwrap().unwrap();
         let name = |message| match message {
             Message::Launch(hint) => format!("{} {}", hint.update.kind, hint.update.name),
             Message::Hint(hint) => format!("hint {}", hint.object.name),

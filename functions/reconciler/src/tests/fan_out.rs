@@ -27,7 +27,7 @@ fn stacks_applied_by_flux_are_hinted_in_every_namespace() {
         put(&world, "Stack", "n", "by-another", &labels(group, "n", "other"), &plain);
         put(&world, "Stack", "n", "by-its-namesake", &labels(group, "m", "shop"), &plain);
         put(&world, "Stack", "n", "by-another-kind", &labels(other, "n", "shop"), &plain);
-        look(&world, key(api_version, kind, "shop"));
+        reconcile(&world, key(api_version, kind, "shop"));
         let sent = |after: usize| {
             let hinted = world.sent().into_iter().skip(after).map(|message| match message {
                 Message::Hint(Hint { object, hops, .. }) if hops > 0 => {
@@ -39,12 +39,12 @@ fn stacks_applied_by_flux_are_hinted_in_every_namespace() {
         };
         let expected = ["Program m/app", "Stack m/applied-elsewhere", "Stack m/both", "Stack n/applied"];
         assert_eq!(sent(0), expected, "{kind}");
-        look(&world, ObjectKey { namespace: "m".into(), ..key("pulumi.com/v1", "Program", "app") });
+        reconcile(&world, ObjectKey { namespace: "m".into(), ..key("pulumi.com/v1", "Program", "app") });
         assert_eq!(sent(expected.len()), ["Stack m/both", "Stack m/of-program"], "{kind}");
         // No label has such a value, so nothing is listed with it.
         world.forbid("Program");
         for name in ["shop,a", "shop)", "", "-shop", &"s".repeat(64)] {
-            look(&world, key(api_version, kind, name));
+            reconcile(&world, key(api_version, kind, name));
         }
     }
 }
@@ -64,7 +64,7 @@ fn reconciliation_records_the_repository_that_a_push_names() {
     let world = World::new(0, Faults::NONE);
     let spec = json!({ "stack": "dev", "projectRepo": "git@Git.example.com:acme/shop.git", "branch": "main" });
     put(&world, "Stack", "n", "s", &json!({}), &spec);
-    look(&world, key("pulumi.com/v1", "Stack", "s"));
+    reconcile(&world, key("pulumi.com/v1", "Stack", "s"));
     let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
     let recorded = stack.status.unwrap().driftless.unwrap().repository;
     assert_eq!(recorded.as_deref(), Some("git.example.com/acme/shop"));
@@ -149,7 +149,7 @@ fn replayed_push_requests_no_fetch() {
 }
 
 #[test]
-fn a_push_is_fetched_for_the_stacks_of_our_namespaces_alone() {
+fn push_is_fetched_only_within_the_namespace_filter() {
     let world = World::new(0, Faults::NONE);
     for namespace in ["theirs", "n"] {
         put_git(&world, namespace, "s", "https://git.example/shop", &json!({ "branch": "main" }));

@@ -7,21 +7,20 @@ use super::*;
 fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     let world = world(Said { complete: false, outcome: false, current: true, ..RECORDED });
     let key = key("pulumi.com/v1", "Stack", "s");
-    let ports = ports(&world);
+    let reconciler = reconciler(&world);
     let mut before = world.object(&key).unwrap();
     // A change of the Stack launches its run.
     before["metadata"]["generation"] = 2.into();
     world.insert(before);
     let before = world.object(&key).unwrap();
     let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
-    let snapshot = world.drive(load::snapshot(&ports, CLUSTER, &stack, world.now())).unwrap().unwrap();
+    let snapshot = world.drive(reconciler.snapshot(CLUSTER, &stack)).unwrap().unwrap();
     let mut plan = decide(&snapshot, world.now());
     assert!(matches!(plan.effects[..], [Effect::Launch { .. }]), "{plan:?}");
     plan.effects.push(Effect::RemoveFinalizer);
 
     let hint = Hint::new(key.clone());
-    let (done, metrics) =
-        written(|| world.drive(carry_out::carry_out(&ports, &hint, stack, (&snapshot, Vec::new()), plan, world.now())).unwrap());
+    let (done, metrics) = written(|| world.drive(reconciler.carry_out(&hint, stack, (&snapshot, Vec::new()), plan)).unwrap());
     done.unwrap();
     assert_eq!(metrics.len(), 1);
     assert_eq!((&metrics[0]["RefusedPlans"], &metrics[0]["object"]), (&json!(1.0), &json!(key.to_string())));
@@ -41,7 +40,7 @@ fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"]);
 
     // The next plan breaks no rule.
-    look(&world, key.clone());
+    reconcile(&world, key.clone());
     assert_eq!(hinted(&world).0, ["Update"]);
     assert!(!world.object(&key).unwrap()["status"].to_string().contains("PlanRefused"));
 }

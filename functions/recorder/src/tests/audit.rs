@@ -22,7 +22,7 @@ fn created_by_hand() -> Value {
 }
 
 #[test]
-fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
+fn audit_record_names_requester_run_and_end_without_values() {
     let world = world(&created_by_hand(), &json!({}));
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
@@ -35,7 +35,7 @@ fn record_says_who_asked_what_ran_and_how_it_ended_and_no_value() {
     let changes = BTreeMap::from([("create".to_owned(), 2)]);
     let outputs = Some(BTreeMap::from([("a".to_owned(), OutputValue { value: json!("canary"), secret: false })]));
     report(&world, &RunResult { verdict, changes, outputs, ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     let [(key, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
     assert!(key.starts_with(&format!("audit/{CLUSTER}/n/")) && key.ends_with("Z-u-uid"), "{key}");
     let expected = json!({
@@ -57,7 +57,7 @@ fn each_run_has_one_record_after_a_crash_before_any_call() {
         world.crash_before_call(calls);
         let crashed = handled(&world).is_none();
         if crashed {
-            look(&world);
+            reconcile(&world);
         }
         let [(_, record)] = &records(&world)[..] else { panic!("after a crash before call {calls}: {:?}", records(&world)) };
         assert_eq!(record["outcome"], "succeeded");
@@ -73,7 +73,7 @@ fn abandoned_run_has_a_record_without_a_task() {
     let world = world(&of_stack(), &json!({}));
     let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
     put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
-    look(&world);
+    reconcile(&world);
     let [(_, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
     assert_eq!((&record["outcome"], &record["task"]), (&json!("aborted"), &Value::Null));
 }

@@ -25,7 +25,7 @@ fn recorded(world: &World, verdict: Verdict, installed: Installed, archives: &[(
         put(world, &format!("{TASK}out/cache/{}", layer.as_str()), &"x".repeat(*size));
     }
     report(world, &RunResult { verdict, installed: Some(installed), ..succeeded(world) });
-    look(world);
+    reconcile(world);
     let objects = world.objects();
     assert!(!objects.keys().any(|key| key.contains("/out/cache/")), "{:?}", objects.keys());
     let entry = |(key, content): (&String, &Vec<u8>)| Some((key.strip_prefix(SCOPE)?.to_owned(), content.len()));
@@ -88,7 +88,7 @@ fn packages_of_a_run_that_failed_by_itself_are_installed_next_time() {
         put(&world, &format!("{SCOPE}dependencies-0"), "a");
         put(&world, &format!("{SCOPE}plugins-0"), "a");
         report(&world, &RunResult { verdict, failures, installed: Some(restored()), ..succeeded(&world) });
-        look(&world);
+        reconcile(&world);
         ["dependencies-0", "plugins-0"].map(|name| world.objects().contains_key(&format!("{SCOPE}{name}")))
     };
     let missing = || failed("Error: Cannot find module 'lodash'");
@@ -110,7 +110,7 @@ fn cache_restore_is_measured_and_shown() {
         ..Installed::default()
     };
     report(&world, &RunResult { installed: Some(installed), pull_millis: Some(12_300), ..succeeded(&world) });
-    let ((), lines) = emf::written(|| look(&world));
+    let ((), lines) = emf::written(|| reconcile(&world));
     let names = ["CacheHits", "CacheMisses", "CacheRestoredBytes", "InstallDuration", "ImagePullDuration"];
     assert_eq!(values(&lines[0], &names), [json!(1.0), Value::Null, json!(14_000_000.0), json!(0.6), json!(12.3)]);
     let ours = update(&world)["status"]["driftless"].clone();

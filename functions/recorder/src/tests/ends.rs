@@ -31,7 +31,7 @@ fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str
     put(world, &format!("{folder}owner"), &to_json(&owner));
     report(world, &keys::task(ROLE, keys::task_id(&arn)));
     world.stop_task(&arn, end.clone());
-    look(world);
+    reconcile(world);
 }
 
 fn message(outcome: &Outcome) -> &str {
@@ -141,7 +141,7 @@ fn reported_failure_is_the_platforms_only_if_aws_stopped_the_task() {
 }
 
 #[test]
-fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
+fn interrupted_report_before_the_spot_stop_names_spot() {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = world.document(&folder.launch()).unwrap();
@@ -157,7 +157,7 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Interrupted, message: "told to stop".into() };
     let result = RunResult { verdict, ..succeeded(&world) };
     put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&result));
-    look(&world);
+    reconcile(&world);
     let outcome: Outcome = world.document(&folder.outcome()).unwrap();
     assert!(outcome.platform_failure && message(&outcome).starts_with("Fargate Spot reclaimed the capacity: told to stop"));
 }
@@ -223,7 +223,7 @@ fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
     let world = world(&of_stack(), &json!({}));
     let outcome = || world.objects().get(&format!("{}outcome", keys::run(CLUSTER, "uid"))).cloned();
     world.advance(SignedDuration::from_mins(10));
-    look(&world);
+    reconcile(&world);
     assert_eq!(outcome(), None, "ECS may not know a new task yet");
     let queued = world.queued();
     assert!(
@@ -231,7 +231,7 @@ fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
         "the event of its end comes once: {queued:?}"
     );
     world.advance(SignedDuration::from_secs(1));
-    look(&world);
+    reconcile(&world);
     let outcome = Outcome::parse(&outcome().unwrap()).unwrap();
     assert!(message(&outcome).contains("ECS no longer lists the task"), "{}", message(&outcome));
 }

@@ -64,10 +64,10 @@ fn run_of_an_unreadable_update_is_limited_and_recorded() {
     let (world, _) = live(RunLimits { max_seconds: Some(600), ..RunLimits::default() });
     claim(&world);
     make_unreadable(&world);
-    look(&world);
+    reconcile(&world);
     assert!(!is_stopping(&world) && is_claimed(&world), "another release may read it");
     world.advance(SignedDuration::from_secs(3600));
-    look(&world);
+    reconcile(&world);
     assert!(is_stopping(&world));
 
     let (world, arn) = live(RunLimits::default());
@@ -75,7 +75,7 @@ fn run_of_an_unreadable_update_is_limited_and_recorded() {
     make_unreadable(&world);
     let task = keys::task(ROLE, keys::task_id(&arn));
     put(&world, &format!("{task}out/result"), &to_json(&succeeded(&world)));
-    look(&world);
+    reconcile(&world);
     let objects = world.objects();
     assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
     assert!(
@@ -94,7 +94,7 @@ fn reports_that_cannot_be_read_end_the_run() {
         put(&world, &format!("{folder}out/{report}"), "{}");
         world.archive(&format!("{folder}out/{report}"));
     }
-    look(&world);
+    reconcile(&world);
     assert!(is_stopping(&world) && !is_claimed(&world));
     let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone()).unwrap();
     assert!(outcome.contains("is empty or unreadable"), "{outcome}");
@@ -104,15 +104,15 @@ fn reports_that_cannot_be_read_end_the_run() {
 fn task_without_progress_is_stopped_after_its_start_limit() {
     let (world, arn) = live(RunLimits::default());
     world.advance(SignedDuration::from_secs(900));
-    look(&world);
+    reconcile(&world);
     assert!(!is_stopping(&world));
     world.advance(SignedDuration::from_secs(1));
     put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
-    look(&world);
+    reconcile(&world);
     assert!(!is_stopping(&world));
     let progress = format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn)));
     world.drive(Objects::delete(&world, &progress)).unwrap().unwrap();
-    look(&world);
+    reconcile(&world);
     assert!(is_stopping(&world));
 }
 
@@ -121,13 +121,13 @@ fn task_is_stopped_after_its_limit_and_five_minutes() {
     let (world, arn) = live(RunLimits { silence_seconds: None, max_seconds: Some(3600) });
     put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
     world.advance(SignedDuration::from_mins(65));
-    look(&world);
+    reconcile(&world);
     assert!(!is_stopping(&world));
     world.advance(SignedDuration::from_secs(1));
-    look(&world);
+    reconcile(&world);
     assert!(is_stopping(&world));
     world.end_task(&arn, "stopped");
-    look(&world);
+    reconcile(&world);
     assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
 }
 
@@ -160,7 +160,7 @@ fn task_whose_update_is_gone_is_stopped() {
     world.insert(object);
     let update: Update = serde_json::from_value(update(&world)).unwrap();
     world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
-    look(&world);
+    reconcile(&world);
     assert!(is_stopping(&world));
 }
 
@@ -196,10 +196,10 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     let requeued = || world.sent().iter().filter(|message| matches!(message, Message::Run(RunMessage::Hint(_)))).count();
     let recorded = |message: RunMessage, cluster: &World| {
-        let ports = Ports { cluster, objects: &calm, queues: &calm, tasks: &world };
         let found = calm.drive(runs(&calm, &calm, &settings, message, at)).unwrap().unwrap();
         let [(hint, due)] = &found[..] else { panic!("{found:?}") };
-        let (done, lines) = emf::written(|| calm.drive(handle(&ports, &settings, hint, *due, at)).unwrap());
+        let recorder = Recorder { cluster, objects: &calm, queues: &calm, tasks: &world, settings: &settings, now: at };
+        let (done, lines) = emf::written(|| calm.drive(recorder.handle(hint, *due)).unwrap());
         done.unwrap();
         (requeued(), lines.len())
     };

@@ -33,8 +33,8 @@ fn run_to_its_end(world: &World) {
     show(world);
     assert_eq!(ours(world)["summary"], "1/20", "the progress shows although the log is not stored");
     report(world, &succeeded(world));
-    look(world);
-    look(world);
+    reconcile(world);
+    reconcile(world);
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn log_grows_during_the_run_and_is_complete_at_its_end() {
     assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n" }));
     log(&world, 3, "c\n");
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n", "0003": "c\n" }));
     assert_eq!((&ours(&world)["logConfigMap"], &ours(&world)["summary"]), (&json!("u-log"), &json!("no changes")));
     let _: Vec<_> = world.written();
-    look(&world);
+    reconcile(&world);
     assert!(world.written().is_empty(), "all is told");
     assert_eq!(not_stored(&world), Vec::<String>::new());
 }
@@ -79,7 +79,7 @@ fn log_is_whole_after_a_crash_before_any_call() {
         world.crash_before_call(calls);
         let crashed = handled(&world).is_none();
         if crashed {
-            look(&world);
+            reconcile(&world);
         }
         assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n" }), "after a crash before call {calls}");
         assert_eq!(ours(&world)["logConfigMap"], "u-log");
@@ -96,7 +96,7 @@ fn run_without_a_log_has_no_config_map() {
     progress(&world, 1);
     show(&world);
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (None, &Value::Null));
 }
 
@@ -112,14 +112,14 @@ fn last_512_kib_of_a_log_are_kept() {
     let last = |last: u16| (last - 7..=last).map(|number| format!("{number:04}"));
     assert_eq!(keys(&world), ["0000".to_owned()].into_iter().chain(last(20)).collect::<Vec<_>>(), "some at once");
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!(keys(&world), ["0000".to_owned()].into_iter().chain(last(MAX_LOG_CHUNKS)).collect::<Vec<_>>());
     let note = shown(&world)["0000"].as_str().unwrap().to_owned();
     assert!(note.starts_with("[earlier lines are left out: only the last 512 KiB are here; "), "{note}");
 }
 
 #[test]
-fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
+fn log_is_bounded_and_has_no_control_characters() {
     let world = running();
     log(&world, 1, *b"\x1b[2Jq\xff\r\0\xc2\x9b\n\tz");
     log(&world, 2, vec![0; 1 << 20]);
@@ -127,7 +127,7 @@ fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
     log(&world, 4, "after the gap");
     world.archive(&keys::task(ROLE, "t").log_chunk(3));
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
     let replaced = char::REPLACEMENT_CHARACTER.to_string();
     let first = "?[2Jq????\n\tz".replace('?', &replaced);
@@ -135,7 +135,7 @@ fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
 }
 
 #[test]
-fn config_map_of_another_owner_is_left_as_it_is() {
+fn foreign_config_map_is_not_changed() {
     for owners in
         [json!([]), json!([{ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": "older" }])]
     {
@@ -157,7 +157,7 @@ fn config_map_that_cannot_be_read_delays_no_run() {
     world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": 7 }));
     log(&world, 1, "a\n");
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!(update(&world)["status"]["conditions"][1]["reason"], "UpdateSucceeded");
     let told = not_stored(&world);
     assert!(told.len() == 1 && told[0].contains("cannot read ConfigMap \"u-log\": "), "{told:?}");
@@ -218,17 +218,17 @@ fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
     let world = running();
     live_log(&world, "a\n");
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     let first = link(&world);
     let status = update(&world)["status"].clone();
     ask(&world);
-    look(&world);
+    reconcile(&world);
     assert_eq!(link(&world), first, "it still works");
     world.advance(SignedDuration::from_hours(30));
     ask(&world);
     live_log(&world, "forged\n");
     let sent = world.sent().len();
-    look(&world);
+    reconcile(&world);
     let second = link(&world);
     assert_eq!(second.1, (world.now() + SignedDuration::from_hours(1)).to_string());
     assert_eq!(world.objects()[&format!("logs/{CLUSTER}/n/uid")], b"a\n");
@@ -246,7 +246,7 @@ fn expired_link_is_renewed_for_a_reader_who_asks_as_long_as_the_log_is_kept() {
     let mut released = update(&world);
     released["metadata"]["finalizers"] = Value::Null;
     world.insert(released);
-    look(&world);
+    reconcile(&world);
     assert_eq!(ours(&world)["logLink"], Value::Null);
     let loops =
         world.sent().into_iter().skip(sent).any(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Update"));
@@ -258,7 +258,7 @@ fn whole_log_is_kept_apart_from_its_task_and_linked_once() {
     let world = running();
     live_log(&world, "a\nb\n");
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     let key = format!("logs/{CLUSTER}/n/uid");
     assert_eq!(world.objects()[&key], b"a\nb\n");
     let first = link(&world);
@@ -266,13 +266,13 @@ fn whole_log_is_kept_apart_from_its_task_and_linked_once() {
     // What the task writes after its end is not taken for its log.
     live_log(&world, "forged\n");
     let _: Vec<_> = world.written();
-    look(&world);
+    reconcile(&world);
     assert_eq!((world.written().len(), link(&world), &*world.objects()[&key]), (0, first, &b"a\nb\n"[..]));
 
     let world = running();
     live_log(&world, vec![b'x'; keys::MAX_LIVE_LOG_BYTES + 1]);
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert!(!world.objects().contains_key(&key) && ours(&world)["logLink"] == Value::Null);
     assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
 }

@@ -129,7 +129,7 @@ fn progress_at(at: Timestamp, done: u32) -> String {
     })
 }
 
-fn look(world: &World) {
+fn reconcile(world: &World) {
     handled(world).unwrap().unwrap();
 }
 
@@ -144,10 +144,15 @@ fn handled(world: &World) -> Option<Result<(), Error>> {
 }
 
 fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
-    let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    world.drive(handle(&ports, &settings, &hint, due, world.now()))
+    let recorder = recorder(world, &settings);
+    world.drive(recorder.handle(&hint, due))
+}
+
+/// A recorder whose ports are this world.
+fn recorder<'a>(world: &'a World, settings: &'a Settings) -> Recorder<'a, World, World, World, World> {
+    Recorder { cluster: world, objects: world, queues: world, tasks: world, settings, now: world.now() }
 }
 
 /// The values of these metrics in a line, in this order.
@@ -172,7 +177,7 @@ fn duplicate_messages_count_a_run_once() {
         world.advance(SignedDuration::from_secs_f64(seconds));
         let ((), lines) = emf::written(|| {
             for _ in 0..3 {
-                look(&world);
+                reconcile(&world);
             }
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
@@ -189,8 +194,8 @@ fn abandoned_run_is_counted_separately_without_cost() {
     let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
     put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
     let ((), lines) = emf::written(|| {
-        look(&world);
-        look(&world);
+        reconcile(&world);
+        reconcile(&world);
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
     let nothing = Value::Null;
@@ -204,7 +209,7 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
     let why = format!("spec.type is \"apply\"{}", "x".repeat(9 << 10));
     let closed = Owner { version: VERSION, task: None, refused: Some(why), at: world.now() };
     put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
-    look(&world);
+    reconcile(&world);
     let status = update(&world)["status"].clone();
     let conditions = ["status", "reason"].map(|field| [1, 2].map(|n| status["conditions"][n][field].clone()));
     assert_eq!(json!(conditions), json!([["True", "True"], ["Aborted", "Updated"]]));
@@ -215,12 +220,19 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
 #[test]
 fn transient_failures_and_exhausted_hops_are_counted() {
     let world = world(&of_stack(), &json!({}));
-    let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
     let settings = settings();
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
-        let (done, lines) = emf::written(|| world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).unwrap());
+        let recorder = Recorder {
+            cluster: &world,
+            objects: &world,
+            queues: &world.calm(),
+            tasks: &world,
+            settings: &settings,
+            now: world.now(),
+        };
+        let (done, lines) = emf::written(|| world.drive(recorder.handle(&hint, Due::Outcome)).unwrap());
         done.unwrap();
         let names: Vec<_> = lines.iter().map(|line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"].clone()).collect();
         assert_eq!(names, expected);
@@ -237,7 +249,7 @@ fn ours(world: &World) -> Value {
 }
 
 /// Marks the run as launched without changes, or not.
-fn looks(world: &World, preview: bool) {
+fn set_preview(world: &World, preview: bool) {
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     put(world, &key, &to_json(&Launch { preview, ..launch }));
@@ -259,8 +271,8 @@ fn failed_and_pending_resources_are_reported_once() {
         let failures = (0..20).map(|n| ResourceFailure { urn: format!("urn:{n:02}"), message: "quota".into() }).collect();
         let pending_operations = vec!["creating urn:b".to_owned()];
         report(&world, &RunResult { failures, pending_operations, ..succeeded(&world) });
-        look(&world);
-        look(&world);
+        reconcile(&world);
+        reconcile(&world);
         let events = |word: &str| world.events().into_iter().filter(|event| event.contains(word)).collect::<Vec<_>>();
         assert!(world.events().iter().all(|event| event.contains(" Warning ")), "{:?}", world.events());
         assert_eq!(events("PendingOperations").len(), told);
@@ -271,7 +283,7 @@ fn failed_and_pending_resources_are_reported_once() {
     }
     let world = world(&of_stack(), &json!({}));
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!(world.events(), Vec::<String>::new());
 }
 
@@ -282,7 +294,7 @@ fn lock_of_a_killed_pulumi_is_kept_for_the_next_run() {
         let world = world(&of_stack(), &json!({}));
         put(&world, &format!("{TASK}out/lock"), left);
         report(&world, &RunResult { verdict: failed.clone(), ..succeeded(&world) });
-        look(&world);
+        reconcile(&world);
         assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
         world.drive(world.exists(&keys::lock(CLUSTER, CLAIM))).unwrap().unwrap()
     };
@@ -308,7 +320,7 @@ fn lock_of_a_killed_pulumi_is_kept_for_the_next_run() {
 fn update_shows_the_progress_of_a_live_run() {
     let world = world(&of_stack(), &json!({ "driftless": { "task": "arn" } }));
     progress(&world, 3);
-    look(&world);
+    reconcile(&world);
     assert_eq!(ours(&world)["progress"], Value::Null, "a queue that all runs share waits for no task's progress");
     show(&world);
     let shown = json!({
@@ -322,7 +334,7 @@ fn update_shows_the_progress_of_a_live_run() {
     show(&world);
     assert_eq!(ours(&world)["progress"], shown);
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&Value::Null, &json!("no changes")));
     progress(&world, 9);
     show(&world);
@@ -342,7 +354,7 @@ fn status_has_changes_and_duration() {
         let world = world(&of_stack(), &json!({}));
         report(&world, &RunResult { changes: serde_json::from_value(changes).unwrap(), verdict, ..succeeded(&world) });
         world.advance(SignedDuration::from_secs(80));
-        look(&world);
+        reconcile(&world);
         assert_eq!((&ours(&world)["duration"], &ours(&world)["summary"]), (&json!("1m12s"), &summary));
     }
 }
@@ -360,11 +372,11 @@ fn result_of_a_drift_check_is_recorded_and_shown() {
         (false, 200, json!({ "update": 1 }), "~1"),
     ] {
         let world = world(&of_stack(), &json!({}));
-        looks(&world, preview);
+        set_preview(&world, preview);
         let drift = Some(Drift { count, resources: vec![resource(50); count as usize] });
         let changes = serde_json::from_value(changes).unwrap();
         report(&world, &RunResult { changes, drift, ..succeeded(&world) });
-        look(&world);
+        reconcile(&world);
         assert_eq!(ours(&world)["summary"], summary);
         let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
         let Some(found) = Outcome::parse(outcome).unwrap().drift else {
@@ -380,12 +392,12 @@ fn result_of_a_drift_check_is_recorded_and_shown() {
 fn preview_keeps_the_record_of_the_run_before() {
     for (preview, left) in [(true, "known"), (false, "")] {
         let world = world(&of_stack(), &json!({}));
-        looks(&world, preview);
+        set_preview(&world, preview);
         for key in [&*keys::lock(CLUSTER, CLAIM), &*keys::resources(CLUSTER, CLAIM)] {
             put(&world, key, "known");
         }
         report(&world, &RunResult { changes: [("same".to_owned(), 3)].into(), ..succeeded(&world) });
-        look(&world);
+        reconcile(&world);
         assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
         let now = |key: &str| world.objects().get(key).map_or(String::new(), |kept| String::from_utf8_lossy(kept).into_owned());
         assert_eq!(now(&keys::lock(CLUSTER, CLAIM)), left);
@@ -399,7 +411,7 @@ fn too_long_result_is_a_failure_that_names_the_cause() {
     for (result, words) in [("x".repeat((5 << 20) + 1), "exceeds 4 MiB"), (many, "has too many values")] {
         let world = world(&of_stack(), &json!({}));
         put(&world, &format!("{TASK}out/result"), &result);
-        look(&world);
+        reconcile(&world);
         let failed = update(&world)["status"]["conditions"].to_string();
         assert!(failed.contains(&format!("{words}; reduce the outputs of the program")), "{failed}");
     }
@@ -411,7 +423,7 @@ fn resource_count_is_recorded_for_the_next_run() {
     let changes = [("same", 3), ("create", 2), ("replace", 1), ("delete", 7), ("delete-replaced", 1)];
     let changes = changes.map(|(operation, count)| (operation.to_owned(), count)).into();
     report(&world, &RunResult { changes, ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     assert_eq!(world.document(&keys::resources(CLUSTER, CLAIM)).unwrap().count, 6);
 }
 
@@ -424,13 +436,13 @@ fn secrets_are_deleted_and_an_update_by_hand_is_released() {
                 put(&world, &format!("{TASK}{name}"), "secret");
             }
             report(&world, &succeeded(&world));
-            let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
             let settings = settings();
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
-            let crashed = world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none();
+            let recorder = recorder(&world, &settings);
+            let crashed = world.drive(recorder.handle(&hint, Due::Outcome)).is_none();
             if crashed {
-                look(&world);
+                reconcile(&world);
             }
             assert!(!world.objects().keys().any(|key| key.starts_with("tasks/")), "{:?}", world.objects().keys());
             let finalizers = update(&world)["metadata"]["finalizers"].to_string();
@@ -455,8 +467,8 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
             world.drive(async {
                 let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
                 for (hint, due) in runs(&world, &world, &settings, message, world.now()).await.unwrap() {
-                    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-                    handle(&ports, &settings, &hint, due, world.now()).await.unwrap();
+                    let recorder = recorder(&world, &settings);
+                    recorder.handle(&hint, due).await.unwrap();
                 }
             })
         };
@@ -484,17 +496,17 @@ fn forged_status_is_corrected() {
     });
     let world = world(&of_stack(), &json!({ "conditions": [condition], "outputs": "theirs", "permalink": "https://evil" }));
     progress(&world, 1);
-    look(&world);
+    reconcile(&world);
     assert_eq!(ours(&world), Value::Null, "of one that is complete no progress is shown");
     let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
     report(&world, &RunResult { outputs, ..succeeded(&world) });
     world.advance(SignedDuration::from_secs(80));
-    look(&world);
+    reconcile(&world);
     let status = update(&world)["status"].clone();
     assert_eq!((&status["outputs"], &status["permalink"]), (&json!("u-stack-outputs"), &Value::Null));
     assert_eq!(status["driftless"]["duration"], "1m12s");
     let _: Vec<_> = world.written();
-    look(&world);
+    reconcile(&world);
     assert!(world.written().is_empty(), "now it is right");
 }
 
@@ -511,7 +523,7 @@ fn unreachable_cluster_is_requeued() {
 }
 
 #[test]
-fn message_of_a_run_that_changed_something_is_in_its_status() {
+fn status_has_the_message_of_a_run_with_changes() {
     for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
         let world = world(&of_stack(), &json!({}));
         world.insert(driftless_api::merge(update(&world), &json!({ "spec": { "message": "why" } })));
@@ -519,7 +531,7 @@ fn message_of_a_run_that_changed_something_is_in_its_status() {
         let recorded = Launch::parse(&world.objects()[&launch]).unwrap();
         put(&world, &launch, &to_json(&Launch { preview, ..recorded }));
         report(&world, &succeeded(&world));
-        look(&world);
+        reconcile(&world);
         assert_eq!(update(&world)["status"]["message"], expected, "preview: {preview}");
     }
 }
@@ -529,7 +541,7 @@ fn run_that_ends_before_its_launcher_has_shown_the_task_names_it() {
     for shown in [json!({}), json!({ "driftless": { "task": "arn:of:another", "log": "https://log" } })] {
         let world = world(&of_stack(), &shown);
         report(&world, &succeeded(&world));
-        look(&world);
+        reconcile(&world);
         let ours = update(&world)["status"]["driftless"].clone();
         assert_eq!((&ours["task"], &ours["log"]), (&json!("arn:aws:ecs:r:1:task/c/t"), &shown["driftless"]["log"]));
     }
@@ -540,18 +552,18 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let world = world(&of_stack(), &json!({}));
     let running = update(&world);
     report(&world, &succeeded(&world));
-    look(&world);
+    reconcile(&world);
     let outcome = world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone();
     let outcome = Outcome::parse(&outcome).unwrap();
 
     world.insert(running.clone());
     let stale: Update = serde_json::from_value(update(&world)).unwrap();
     world.insert(driftless_api::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
-    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    let recorded = publish::Recorded { outcome: &outcome, launch: None, task: None };
-    let published = publish::publish(&ports, &settings, &hint, Some(stale), recorded, world.now());
+    let run = publish::Recorded { outcome: &outcome, launch: None, task: None };
+    let recorder = recorder(&world, &settings);
+    let published = recorder.publish(&hint, Some(stale), run);
     world.drive(published).unwrap().unwrap();
     let found = update(&world);
     assert_eq!((&found["metadata"]["annotations"]["a"], &found["status"]["message"]), (&json!("b"), &json!(null)));

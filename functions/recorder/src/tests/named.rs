@@ -31,7 +31,7 @@ fn run(world: &World, outputs: &[(&str, Value, bool)]) {
     let output =
         |(name, value, secret): &(&str, Value, bool)| ((*name).to_owned(), OutputValue { value: value.clone(), secret: *secret });
     report(world, &RunResult { outputs: Some(outputs.iter().map(output).collect()), ..succeeded(world) });
-    look(world);
+    reconcile(world);
 }
 
 fn object(world: &World, kind: &str, name: &str) -> Option<Value> {
@@ -149,7 +149,7 @@ fn every_interrupted_recording_writes_the_outputs_in_the_end() {
         world.crash_before_call(calls);
         let is_whole = handled(&world).is_some();
         if !is_whole {
-            look(&world);
+            reconcile(&world);
         }
         let data = |kind, name| object(&world, kind, name).map(|object| object["data"].clone());
         assert_eq!(
@@ -173,6 +173,6 @@ fn failed_run_leaves_the_outputs_of_the_last_success() {
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "quota".into() };
     let outputs = Some([("a".to_owned(), OutputValue { value: "2".into(), secret: false })].into());
     report(&world, &RunResult { verdict, outputs, ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     assert_eq!(object(&world, "ConfigMap", "net"), before);
 }

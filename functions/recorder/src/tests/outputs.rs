@@ -8,7 +8,7 @@ fn large_outputs_never_fail_a_run() {
     let text = |kib: usize| OutputValue { value: "x".repeat(kib << 10).into(), secret: false };
     let outputs = [("huge".to_owned(), text(1400)), ("large".to_owned(), text(300)), ("small".to_owned(), text(0))];
     report(&world, &RunResult { outputs: Some(outputs.into()), ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
     assert!(outcome.len() < 4 << 10, "{}", outcome.len());
     let shown = Outcome::parse(outcome).unwrap().outputs.unwrap();
@@ -47,7 +47,7 @@ fn foreign_secret_is_not_taken_for_the_outputs() {
                 // The reconciliation is interrupted when the folder is empty and the status is not written.
                 crash_before_write(&world);
             }
-            look(&world);
+            reconcile(&world);
             let named = update(&world)["status"]["outputs"].clone();
             assert_eq!(named, if accepted { json!("u-stack-outputs") } else { Value::Null }, "{owner} {crashed}");
             let told = world.events().iter().any(|event| {
@@ -69,10 +69,10 @@ fn result_that_changed_after_its_outcome_is_not_stored() {
         world
     };
     let (first, world) = (recorded(1), recorded(2));
-    look(&first);
+    reconcile(&first);
     let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
     put(&world, &outcome, str::from_utf8(&first.objects()[&outcome]).unwrap());
-    look(&world);
+    reconcile(&world);
     let is_stored = |world: &World| world.cluster().iter().any(|object| object["kind"] == "Secret");
     assert_eq!((is_stored(&first), is_stored(&world)), (true, false));
 }
@@ -81,11 +81,11 @@ fn result_that_changed_after_its_outcome_is_not_stored() {
 fn crash_before_write(world: &World) {
     let before = world.cluster();
     for calls in 0..60 {
-        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
         let settings = settings();
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
-        assert!(world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none(), "it never tidied up");
+        let recorder = recorder(world, &settings);
+        assert!(world.drive(recorder.handle(&hint, Due::Outcome)).is_none(), "it never tidied up");
         assert_eq!(world.cluster(), before);
         if !world.objects().keys().any(|key| key.starts_with(TASK)) {
             return;

@@ -76,7 +76,7 @@ fn apply(approved: PlanHash) -> PlanMode {
 fn plan_of_a_proposal_is_bounded_and_recorded_once() {
     let world = launched(Some(PlanMode::Propose {}));
     report(&world, &RunResult { plan: Some(plan("a", 150)), ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     let found = outcome(&world).plan.unwrap();
     assert_eq!((found.hash.clone(), found.changes.count), (hash("a"), 150));
     assert!(!found.changes.first.is_empty() && to_json(&found).len() < 72 << 10, "{}", to_json(&found).len());
@@ -86,7 +86,7 @@ fn plan_of_a_proposal_is_bounded_and_recorded_once() {
     // The next proposal has the same plan, and the first record stays.
     let other = to_json(&RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
     put(&world, &format!("{TASK}out/result"), &other);
-    look(&world);
+    reconcile(&world);
     assert_eq!(record(&world).unwrap(), recorded);
 }
 
@@ -94,7 +94,7 @@ fn plan_of_a_proposal_is_bounded_and_recorded_once() {
 fn audit_record_has_the_plan_and_its_approver() {
     let world = launched(Some(apply(hash("a"))));
     report(&world, &RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     assert_eq!(outcome(&world).verdict, Verdict::Succeeded {});
     assert_eq!((&audited(&world)["plan"], &audited(&world)["approvedBy"]), (&json!(hash("a")), &json!("alice")));
     assert_eq!(record(&world).unwrap().plan.hash, hash("a"));
@@ -105,7 +105,7 @@ fn stale_run_reports_its_new_plan() {
     let world = launched(Some(apply(hash("a"))));
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::PlanStale, message: "stale".into() };
     report(&world, &RunResult { plan: Some(plan("e", 1)), ..RunResult::new(verdict.clone(), world.now(), world.now()) });
-    look(&world);
+    reconcile(&world);
     assert_eq!((outcome(&world).verdict, outcome(&world).plan.unwrap().hash), (verdict, hash("e")));
     assert_eq!((record(&world).unwrap().plan.hash, &audited(&world)["outcome"]), (hash("e"), &json!("PlanStale")));
 }
@@ -119,17 +119,17 @@ fn success_without_the_approved_plan_is_no_success() {
     ] {
         let world = launched(Some(mode));
         report(&world, &RunResult { plan: reported.map(|digit| plan(digit, 1)), ..succeeded(&world) });
-        look(&world);
+        reconcile(&world);
         let Verdict::Failed { reason: FailureReason::Unknown, message, .. } = outcome(&world).verdict else { panic!("{words}") };
         assert!(message.ends_with(words), "{message}");
     }
 }
 
 #[test]
-fn plan_that_nothing_asked_for_is_left_out() {
+fn unrequested_plan_is_dropped() {
     let world = launched(None);
     report(&world, &RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
-    look(&world);
+    reconcile(&world);
     assert_eq!((outcome(&world).verdict, outcome(&world).plan, record(&world)), (Verdict::Succeeded {}, None, None));
 }
 
@@ -141,7 +141,7 @@ fn malformed_hash_makes_the_report_invalid() {
             serde_json::from_str(&to_json(&RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) })).unwrap();
         result["plan"]["hash"] = json!(bad);
         put(&world, &format!("{TASK}out/result"), &result.to_string());
-        look(&world);
+        reconcile(&world);
         let Verdict::Failed { message, .. } = outcome(&world).verdict else { panic!("{bad}") };
         assert!(message.starts_with("result of the task is invalid") && record(&world).is_none(), "{message}");
     }
@@ -155,7 +155,7 @@ fn plan_is_recorded_after_a_crash_before_any_call() {
         world.crash_before_call(calls);
         let crashed = handled(&world).is_none();
         if crashed {
-            look(&world);
+            reconcile(&world);
         }
         assert!(record(&world).is_some(), "after a crash before call {calls}");
         if !crashed {

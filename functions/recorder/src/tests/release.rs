@@ -27,13 +27,13 @@ fn release_of_a_claim_wakes_the_waiting_updates() {
     waits(SYSTEM, "terminating", "destroy", "StackClaimed", 7);
     report(&world, &succeeded(&world));
     world.insert(lease(json!({})));
-    look(&world);
+    reconcile(&world);
     assert_eq!(launches(&world), Vec::<String>::new(), "no launch has asked for it");
     world.insert(lease(json!({ names::WAITED: "true" })));
-    look(&world);
+    reconcile(&world);
     let told = ["driftless/terminating", "n/destroy", "n/older", "n/younger"];
     assert_eq!(launches(&world), told);
-    look(&world);
+    reconcile(&world);
     assert_eq!(launches(&world), told, "once");
 }
 
@@ -55,7 +55,7 @@ fn crash_after_the_release_of_a_claim_wakes_the_waiting_update() {
         world.crash_before_call(calls);
         let crashed = handled(&world).is_none();
         if crashed {
-            look(&world);
+            reconcile(&world);
         }
         assert!(launches(&world).contains(&"n/next".to_owned()), "after a crash before call {calls}");
         if !crashed {
@@ -93,7 +93,7 @@ fn release_of_a_slot_wakes_the_next_updates() {
             "metadata": { "namespace": SYSTEM, "name": keys::ADMISSIONS, "annotations": annotations },
         }));
         report(&world, &succeeded(&world));
-        look(&world);
+        reconcile(&world);
         let lease = world.cluster().into_iter().find(|object| object["metadata"]["name"] == keys::ADMISSIONS).unwrap();
         let now = lease["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
         assert_eq!(now, expected.as_deref());

@@ -39,6 +39,19 @@ impl Stack {
         field || self.annotations().get(names::SUSPEND).is_some_and(|value| value == "true")
     }
 
+    /// Returns the facts that say whether its next run may change what the Stacks that require it read.
+    #[must_use]
+    pub fn upstream(&self) -> core::Upstream<'_> {
+        let status = self.status.as_ref();
+        let inputs = status.and_then(|status| status.driftless.as_ref()?.inputs.as_deref());
+        core::Upstream {
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            running: status.is_some_and(|status| status.current_update.is_some()),
+            suspended: self.is_suspended(),
+            inputs: inputs.filter(|_| !self.annotations().contains_key(names::INPUTS)),
+        }
+    }
+
     /// Returns why it starts no run of `update` now.
     #[must_use]
     pub fn hold(&self, update: &UpdateSpec, now: Timestamp) -> Option<Hold> {

@@ -39,7 +39,7 @@ impl Stack {
                     .map(|core::Expiry { at, blocked }| StackExpiry { blocked: blocked.clone(), time: Some(Time(*at)) }),
                 drift: Some(stack_drift(&status.drift)).filter(|drift| *drift != StackDrift::default()),
                 inputs: status.inputs.clone(),
-                next_look: status.next_look.map(Time),
+                next_look: status.next_reconciliation.map(Time),
                 platform_failures: status
                     .platform_failures
                     .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
@@ -228,7 +228,7 @@ impl From<&StackStatus> for core::StackStatus {
             suspended: ours.suspended.unwrap_or_default(),
             inputs: ours.inputs.clone(),
             scope: ours.scope.clone(),
-            next_look: ours.next_look.as_ref().map(|Time(at)| *at),
+            next_reconciliation: ours.next_look.as_ref().map(|Time(at)| *at),
         }
     }
 }

@@ -40,6 +40,16 @@ impl Workspace {
         workspace
     }
 
+    /// Returns whether its status has to be written: it is not `Ready` for this generation, and it is not being deleted.
+    #[must_use]
+    pub fn needs_check(&self) -> bool {
+        let is_ready = self.status.as_ref().is_some_and(|status| {
+            status.observed_generation == self.metadata.generation
+                && status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        });
+        self.metadata.deletion_timestamp.is_none() && !is_ready
+    }
+
     /// Sets the condition `Ready`: the ARN of the task definition, or a reason and message. `passes` if a later reconciliation
     /// may differ without a change of the Workspace. Returns `false` if the status is unchanged.
     pub fn set_ready(&mut self, ready: Result<&str, (WaitReason, &str)>, passes: bool, now: Timestamp) -> bool {

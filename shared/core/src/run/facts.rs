@@ -27,7 +27,7 @@ pub struct RunFacts {
     /// What prevented the last try to start a task.
     pub block: Option<Block>,
     /// The content of the folder of the task that owns the run.
-    pub inbox: Option<Inbox>,
+    pub task_folder: Option<TaskFolderFacts>,
     /// The state of the task that owns the run, from ECS.
     pub task: Option<TaskFacts>,
     /// Whether the task has shown progress, or holds the backend's lock: Pulumi may have started.
@@ -191,7 +191,7 @@ pub enum Block {
 
 /// The content of a task's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inbox {
+pub struct TaskFolderFacts {
     /// The task reported its result.
     pub result: bool,
     /// It has its spec, the last document that the launcher writes.
@@ -241,8 +241,8 @@ pub enum Need {
     Launch,
     /// [`RunFacts::holds`]
     Holds,
-    /// [`RunFacts::inbox`]
-    Inbox,
+    /// [`RunFacts::task_folder`]
+    TaskFolder,
     /// [`RunFacts::task`]
     Task,
     /// [`RunFacts::began`]
@@ -282,8 +282,8 @@ impl RunFacts {
         self.holds.ok_or(Need::Holds)
     }
 
-    pub(super) fn inbox(&self) -> Known<Inbox> {
-        self.inbox.ok_or(Need::Inbox)
+    pub(super) fn task_folder(&self) -> Known<TaskFolderFacts> {
+        self.task_folder.ok_or(Need::TaskFolder)
     }
 
     pub(super) fn task(&self) -> Known<&TaskFacts> {

@@ -59,7 +59,10 @@ mod tests {
     use super::*;
     use crate::{
         StopCode, TaskEnd,
-        run::{AbandonReason, Inbox, LaunchFacts, Need, Question, TaskResult, UpdateFacts, WaitReason, plan_run, plan_update},
+        run::{
+            AbandonReason, LaunchFacts, Need, Question, TaskFolderFacts, TaskResult, UpdateFacts, WaitReason, plan_run,
+            plan_update,
+        },
     };
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -94,7 +97,7 @@ mod tests {
                 Need::Owner => facts.owner = all.owner,
                 Need::Launch => facts.launch = all.launch,
                 Need::Holds => facts.holds = all.holds,
-                Need::Inbox => facts.inbox = all.inbox,
+                Need::TaskFolder => facts.task_folder = all.task_folder,
                 Need::Task => facts.task.clone_from(&all.task),
                 Need::Began => facts.began = all.began,
                 Need::Result => facts.result = all.result,
@@ -192,7 +195,7 @@ mod tests {
                                 outcome: Some(false),
                                 owner: Some(Some(OwnerFacts::Task { since: NOW - SignedDuration::from_mins(minutes) })),
                                 launch: Some(launch),
-                                inbox: Some(Inbox { result: result.is_some(), spec: is(0), old_tokens: is(1) }),
+                                task_folder: Some(TaskFolderFacts { result: result.is_some(), spec: is(0), old_tokens: is(1) }),
                                 task: Some(task.clone()),
                                 began: Some(is(2)),
                                 result: Some(result),
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn live_run_is_launched_whatever_the_state_of_its_stack() {
+    fn live_run_is_launched_in_any_state_of_its_stack() {
         for update in updates().iter().filter(|update| !update.is_complete()) {
             let facts = RunFacts { watched: Some(true), ..RunFacts::default() };
             assert_eq!(plan_update(update, &facts, NOW), Ok(vec![crate::run::UpdateEffect::Launch]), "{update:?}");

@@ -12,7 +12,8 @@ mod reasons;
 mod update;
 
 pub use facts::{
-    Block, Hold, Inbox, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskResult, UpdateFacts,
+    Block, Hold, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts, TaskResult,
+    UpdateFacts,
 };
 pub use invariants::run_violations;
 pub use plan::{Ending, RunPlan, plan_run};

@@ -1,8 +1,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    AbandonReason, Block, Inbox, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, UpdateFacts,
-    WaitReason,
+    AbandonReason, Block, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts,
+    UpdateFacts, WaitReason,
 };
 use crate::{Cause, StopCode, TaskEnd, TaskLimits, start_backoff};
 
@@ -116,7 +116,7 @@ fn supply(facts: &RunFacts) -> Result<RunPlan, Need> {
         // A task without a spec ends by itself.
         return Ok(RunPlan::Leave);
     }
-    let Inbox { result, spec, old_tokens } = facts.inbox()?;
+    let TaskFolderFacts { result, spec, old_tokens } = facts.task_folder()?;
     Ok(if result { RunPlan::Leave } else { RunPlan::Supply { fill: !spec, renew: spec && old_tokens } })
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::Pages;
 
 #[test]
-fn a_name_that_is_a_path_names_nothing() {
+fn name_with_a_path_separator_is_not_found() {
     for name in ["", ".", "..", "../x", "a/b", "a/../b", "a?x=y", "a%2fb", "a b", "a:b"] {
         assert!(!is_name(name), "{name}");
     }
@@ -56,7 +56,7 @@ async fn names(client: &Client) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn a_list_has_every_page_without_what_cannot_be_read() {
+async fn list_returns_all_pages_without_unreadable_objects() {
     let (client, queries) = cluster(|query| match query {
         "limit=500" => page(&["a", "b"], "two"),
         "limit=500&continue=two" => {

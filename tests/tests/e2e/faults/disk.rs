@@ -20,7 +20,7 @@ fn failed(stack: &Stack) -> Option<(i64, String)> {
 }
 
 #[tokio::test]
-async fn full_disk_is_told_with_the_field_and_heals_with_a_larger_one() -> Result<()> {
+async fn full_disk_names_the_field_and_a_larger_one_recovers() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("full-disk").await?;
     world.control.limit_disk(IMAGE, MIB).await?;

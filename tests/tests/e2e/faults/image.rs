@@ -37,7 +37,7 @@ fn pulumi_alone(team: &Namespace<'_>) -> Result<String> {
 }
 
 #[tokio::test]
-async fn language_that_the_image_lacks_is_told_with_the_fields_of_the_image() -> Result<()> {
+async fn missing_language_names_the_fields_of_the_image() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("no-language").await?;
     let repository = world.git.create(&team.name).await?;

@@ -19,10 +19,10 @@ fn earlier_requeue_suffices() {
         (Some(30), 30, false),
         (Some(31), 30, true),
     ] {
-        snapshot.stack.status.next_look = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
+        snapshot.stack.status.next_reconciliation = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
         let plan = plan(&snapshot);
         let at = now() + SignedDuration::from_secs(next);
-        assert_eq!((plan.status.next_look, plan.requeue_at), (Some(at), books.then_some(at)), "{booked:?}");
+        assert_eq!((plan.status.next_reconciliation, plan.requeue_at), (Some(at), books.then_some(at)), "{booked:?}");
     }
 }
 
@@ -43,9 +43,9 @@ fn sweep_hints_unseen_and_overdue_and_each_once_a_period() {
     assert!(due(&stack, false, now()), "never looked at");
     stack.status = plan(&snapshot(stack.clone())).status;
     assert!(!due(&stack, false, now()));
-    stack.status.next_look = Some(ago(1));
+    stack.status.next_reconciliation = Some(ago(1));
     assert!(due(&stack, false, now()), "a booked look is overdue");
-    stack.status.next_look = None;
+    stack.status.next_reconciliation = None;
     stack.generation += 1;
     assert!(due(&stack, false, now()), "the spec changed");
     stack.generation -= 1;
