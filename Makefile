@@ -72,6 +72,7 @@ lint-docs: ## The language of the docs and of the comments in Rust, by the rules
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
+	@tests/tools/install tmux
 	$(CRATES)
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
 	cargo test --package runner --locked --test plans

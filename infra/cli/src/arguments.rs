@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -92,6 +92,9 @@ pub enum Command {
         /// Print further lines until the run has ended.
         #[arg(long, short)]
         follow: bool,
+        /// The number of runs of a Stack whose logs to print, the newest at the end.
+        #[arg(long, value_name = "N")]
+        last: Option<NonZeroUsize>,
     },
     /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its URL. Ctrl-C ends it.
     Ui {

@@ -160,11 +160,11 @@ impl Cluster {
         created.map_err(|error| failure(&format!("create {} in {}", K::kind(&()), self.namespace), &error))
     }
 
-    /// Merges a patch into an object of the user's namespace.
-    pub async fn patch<K: Kind>(&self, name: &str, patch: &Value) -> Result<K> {
-        let call = format!("patch {} {}/{name}", K::kind(&()), self.namespace);
+    /// Merges a patch into an object.
+    pub async fn patch<K: Kind>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K> {
+        let call = format!("patch {} {namespace}/{name}", K::kind(&()));
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        let patched = self.api::<K>(&self.namespace).patch(name, &params, &Patch::Merge(patch)).await;
+        let patched = self.api::<K>(namespace).patch(name, &params, &Patch::Merge(patch)).await;
         patched.map_err(|error| failure(&call, &error))
     }
 

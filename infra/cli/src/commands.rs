@@ -1,6 +1,6 @@
 //! Carries a command out: reads objects, has a pure module render them, and prints the text.
 
-use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
+use std::{collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, process::ExitCode};
 
 use clap::CommandFactory as _;
 use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
@@ -97,7 +97,8 @@ async fn open(Connection { kubeconfig, context, namespace }: &Connection) -> Res
     Cluster::open(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref()).await
 }
 
-async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal<'_>) -> Result<()> {
+/// Carries out a command that calls the API server; nothing for another one.
+pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal<'_>) -> Result<()> {
     match command {
         Command::Get { stacks, all_namespaces, output } => get(cluster, &stacks, all_namespaces, output, terminal).await,
         Command::Tree { stack, last, output } => tree(cluster, &stack, last, output, terminal).await,
@@ -105,7 +106,7 @@ async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal
             let target = cluster.target(&target).await?;
             explain(cluster, target, &system_namespace, output, terminal).await
         }
-        Command::Logs { target, follow } => logs(cluster, &target, follow, terminal).await,
+        Command::Logs { target, follow, last } => logs(cluster, &target, follow, last, terminal).await,
         Command::Reconcile { stack, with_source, dry_run } => {
             let request = request::reconcile(&cluster.get(&stack).await?, with_source, (terminal.now)())?;
             carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
@@ -223,7 +224,7 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
 }
 
 async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
-    let diff = difference(cluster, &cluster.get(name).await?).await?;
+    let diff = difference(cluster, &cluster.get(name).await?, terminal.now, &mut *terminal.note).await?;
     if diff.runs.is_empty() {
         let remedy = format!("start a preview with: kubectl driftless run preview {name}");
         return Err(Error::failed(format!("{} has no ended preview, update or drift check; {remedy}", diff.object)));
@@ -235,12 +236,19 @@ async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Term
     }
 }
 
-/// The recorded differences of a Stack. Without its log, the resources of a run are not named.
-pub(crate) async fn difference(cluster: &Cluster, stack: &Stack) -> Result<diff::Diff> {
+/// The recorded differences of a Stack. Without its log, the resources of a run are not named. A note says what was done about an
+/// expired link to a log.
+pub(crate) async fn difference(
+    cluster: &Cluster,
+    stack: &Stack,
+    now: fn() -> Timestamp,
+    note: impl FnMut(&str),
+) -> Result<diff::Diff> {
     let updates = updates(cluster, stack).await?;
+    let shown = diff::last(&updates).into_iter().flatten().cloned().collect();
     let mut logs = BTreeMap::new();
-    for update in diff::last(&updates).into_iter().flatten() {
-        if let Ok(Some(log)) = log::read(cluster, update, None).await {
+    for update in log::renewed(cluster, shown, now, note).await? {
+        if let Ok(Some(log)) = log::read(cluster, &update, None).await {
             logs.insert(update.name_any(), log.whole);
         }
     }
@@ -301,19 +309,54 @@ async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str, no
     Ok(Standing::of_stack(stack.names(&update.name_any()), stack.hold(&update.spec, now), is_generation))
 }
 
-async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Terminal<'_>) -> Result<()> {
-    let update = match cluster.target(target).await? {
-        Target::Update(update) => *update,
-        Target::Stack(stack) => {
+/// Prints the log of an Update, or of the current or last run of a Stack; with `last`, of so many runs of the Stack, the newest
+/// at the end.
+async fn logs(
+    cluster: &Cluster,
+    target: &str,
+    follow: bool,
+    last: Option<NonZeroUsize>,
+    terminal: &mut Terminal<'_>,
+) -> Result<()> {
+    let mut runs = match (cluster.target(target).await?, last) {
+        (Target::Update(update), None) => vec![*update],
+        (Target::Update(update), Some(_)) => {
+            return Err(Error::failed(format!("Update {} is one run; omit --last, or name its Stack", update.name_any())));
+        }
+        (Target::Stack(stack), None) => {
             let place = format!("Stack {}/{}", cluster.namespace, stack.name_any());
             let name = log::of_stack(&stack).ok_or_else(|| Error::failed(format!("{place} has no run yet")))?;
             let gone = format!("{place} last ran as Update {name}, which was deleted with its log");
             let found: Option<Update> = cluster.find(&cluster.namespace, &name).await?;
-            found.ok_or_else(|| Error::failed(gone))?
+            vec![found.ok_or_else(|| Error::failed(gone))?]
+        }
+        (Target::Stack(stack), Some(last)) => {
+            let mut runs = updates(cluster, &stack).await?;
+            runs.truncate(last.get());
+            runs
         }
     };
-    let update = log::renewed(cluster, update, (terminal.now)(), &mut terminal.note).await?;
-    log::print(cluster, update, follow, &mut *terminal.out, &mut *terminal.note).await
+    runs.reverse();
+    if runs.is_empty() {
+        return Err(Error::failed(format!(
+            "Stack {}/{target} has no Update; the logs of older runs were deleted",
+            cluster.namespace
+        )));
+    }
+    let runs = log::renewed(cluster, runs, terminal.now, &mut *terminal.note).await?;
+    let newest = runs.len() - 1;
+    for (index, run) in runs.into_iter().enumerate() {
+        if last.is_some() {
+            let what = format!("{}, {}", view::operation(&run), explain::phase(&run, (terminal.now)()));
+            (terminal.out)(&format!("{}==> Update {}: {what}\n", if index > 0 { "\n" } else { "" }, run.name_any()));
+        }
+        match log::print(cluster, run, follow && index == newest, &mut *terminal.out, &mut *terminal.note).await {
+            // The logs of the other runs are printed.
+            Err(error) if last.is_some() => (terminal.note)(&error.to_string()),
+            printed => printed?,
+        }
+    }
+    Ok(())
 }
 
 async fn carry_out(cluster: &Cluster, request: &Request, dry_run: bool, terminal: &mut Terminal<'_>) -> Result<Option<Update>> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use driftless_api::{Stack, Update};
-use driftless_core::{DriftVerdict, LastUpdateState, Operation, Stack as CoreStack, summary};
+use driftless_core::{DriftVerdict, LastUpdateState, Operation, PlanState, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -49,6 +49,9 @@ pub struct Run {
     pub kind: Kind,
     /// Its Update.
     pub update: String,
+    /// Of a plan that waits for an approval: the hash that approves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
     /// When it ended.
     pub ended: Option<Timestamp>,
     /// The revision of the source that it ran, if its Update says so.
@@ -131,6 +134,7 @@ fn run(update: &Update, log: &str) -> Run {
     Run {
         kind,
         update: update.name_any(),
+        hash: None,
         ended: view::times(update).1,
         revision: view::revision(update).unwrap_or_default().to_owned(),
         summary,
@@ -152,6 +156,7 @@ fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
     Some(Run {
         kind,
         update: last.name.clone(),
+        hash: None,
         ended: last.last_resync_time,
         revision: last.last_attempted_commit.clone(),
         summary: format!("{state}; its changes are unknown, because its Update was deleted"),
@@ -180,6 +185,7 @@ fn plan(stack: &CoreStack) -> Option<Run> {
     Some(Run {
         kind: Kind::Plan,
         update: proposal.update.clone(),
+        hash: (proposal.state == PlanState::Proposed).then(|| plan.hash.to_string()),
         ended: Some(plan.made_at),
         revision: proposal.wish.commit.clone(),
         summary: format!("{} ({})", summary(plan), proposal.state.as_str()),
@@ -213,6 +219,7 @@ fn drift(stack: &CoreStack) -> Option<Run> {
     Some(Run {
         kind: Kind::DriftCheck,
         update: status.last.clone().unwrap_or_default(),
+        hash: None,
         ended: status.checked,
         revision: String::new(),
         summary,
@@ -315,6 +322,13 @@ pub fn render(diff: &Diff, style: Style, now: Timestamp) -> String {
             for line in resource.properties.iter().map(String::as_str).chain(resource.detail.lines()) {
                 let _ = writeln!(text, "      {}", clean(line));
             }
+        }
+        if let (Some(hash), Some((namespace, name))) = (&run.hash, diff.object.trim_start_matches("Stack ").split_once('/')) {
+            let [namespace, name] = [clean(namespace), clean(name)];
+            let _ = writeln!(
+                text,
+                "  to approve exactly this: kubectl driftless approve {name} --namespace {namespace} --plan {hash}"
+            );
         }
         match run.unnamed {
             0 => {}

@@ -308,7 +308,8 @@ fn last_update(last: &LastUpdate, now: Timestamp) -> String {
     format!("{operation}{commit} {}{ago}{failures}", view::last_state(last.state))
 }
 
-fn phase(update: &Update, now: Timestamp) -> String {
+/// The text for how far an Update is.
+pub(crate) fn phase(update: &Update, now: Timestamp) -> String {
     let (started, ended) = view::times(update);
     let for_ = |at: Option<Timestamp>| at.map_or_else(|| "unknown".into(), |at| age(at, now));
     match view::phase(update) {

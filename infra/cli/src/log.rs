@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use driftless_api::{LogLink, Stack, Update, names};
 use http::{Request, StatusCode, Uri, header::RANGE, uri::PathAndQuery};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, Config, ResourceExt as _, client::Body};
 use serde_json::json;
@@ -96,33 +96,84 @@ fn link(update: &Update) -> Option<LogLink> {
 }
 
 /// How long a new link is awaited.
-const RENEWAL: Duration = Duration::from_secs(30);
+const RENEWAL: SignedDuration = SignedDuration::from_secs(30);
 
-/// The Update with a link that works: if that of an ended run has expired, a new one is requested, which needs the right to patch the
-/// Update. A note says what is done, and what follows without a new link.
-pub async fn renewed(cluster: &Cluster, update: Update, now: Timestamp, note: &mut impl FnMut(&str)) -> Result<Update> {
-    let works = |update: &Update| link(update).and_then(|link| link.expires).is_some_and(|expires| expires.0 > now);
-    if !update.is_complete() || link(&update).is_none() || works(&update) {
-        return Ok(update);
+/// Whether the link of an ended run has expired. A live run renews its link by itself.
+fn has_expired(update: &Update, now: Timestamp) -> bool {
+    let works = |link: LogLink| link.expires.is_some_and(|expires| expires.0 > now);
+    update.is_complete() && link(update).is_some_and(|link| !works(link))
+}
+
+/// What became of a request for a new link, for a person.
+#[derive(Debug)]
+pub enum Renewal {
+    /// The link works, or there is none.
+    None,
+    /// It was requested at this time, and is awaited.
+    Awaited(Timestamp, String),
+    /// There will be none.
+    Refused(String),
+}
+
+/// Requests a new link in place of the expired one of an ended run, which needs the right to patch the Update. A request that was
+/// made at the time `requested` is awaited, and not repeated.
+pub async fn renewal(cluster: &Cluster, update: &Update, requested: Option<Timestamp>, now: Timestamp) -> Renewal {
+    if !has_expired(update, now) {
+        return Renewal::None;
     }
-    let name = update.name_any();
-    let patch = json!({ "metadata": { "annotations": { names::LOG_REQUESTED_AT: now.to_string() } } });
-    if let Err(error) = cluster.patch::<Update>(&name, &patch).await {
-        note(&format!("link to the log has expired; no new one can be requested, and the last 512 KiB are shown: {error}"));
-        return Ok(update);
+    let at = requested.unwrap_or(now);
+    if now.duration_since(at) >= RENEWAL {
+        return Renewal::Refused(format!("no new link after {}s; the last 512 KiB are shown", RENEWAL.as_secs()));
     }
-    note(&format!("link to the log has expired; requested a new one by the annotation {}", names::LOG_REQUESTED_AT));
-    let end = tokio::time::Instant::now() + RENEWAL;
-    while tokio::time::Instant::now() < end {
-        tokio::time::sleep(PERIOD).await;
-        match cluster.find::<Update>(&cluster.namespace, &name).await? {
-            Some(found) if works(&found) => return Ok(found),
-            Some(_) => {}
-            None => return Ok(update),
+    if requested.is_none() {
+        let [namespace, name] = [update.namespace().unwrap_or_default(), update.name_any()];
+        let patch = json!({ "metadata": { "annotations": { names::LOG_REQUESTED_AT: now.to_string() } } });
+        if let Err(error) = cluster.patch::<Update>(&namespace, &name, &patch).await {
+            let refused = "link to the log has expired; no new one can be requested, and the last 512 KiB are shown";
+            return Renewal::Refused(format!("{refused}: {error}"));
         }
     }
-    note(&format!("no new link after {}s; the last 512 KiB are shown", RENEWAL.as_secs()));
-    Ok(update)
+    let told = format!("link to the log has expired; requested a new one by the annotation {}", names::LOG_REQUESTED_AT);
+    Renewal::Awaited(at, told)
+}
+
+/// The Updates with links that work, as far as new ones can be had. See [`renewal`]; a note says what was done.
+pub async fn renewed(
+    cluster: &Cluster,
+    mut updates: Vec<Update>,
+    now: fn() -> Timestamp,
+    mut note: impl FnMut(&str),
+) -> Result<Vec<Update>> {
+    let mut requests: Vec<Option<Timestamp>> = vec![None; updates.len()];
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        let mut is_awaited = false;
+        for (update, requested) in updates.iter_mut().zip(&mut requests) {
+            let text = match renewal(cluster, update, *requested, now()).await {
+                Renewal::None => continue,
+                Renewal::Awaited(at, text) => {
+                    (*requested, is_awaited) = (Some(at), true);
+                    text
+                }
+                Renewal::Refused(text) => text,
+            };
+            // One note for several runs.
+            if !told.contains(&text) {
+                note(&text);
+                told.push(text);
+            }
+        }
+        if !is_awaited {
+            return Ok(updates);
+        }
+        tokio::time::sleep(PERIOD).await;
+        for (update, _) in updates.iter_mut().zip(&requests).filter(|(_, requested)| requested.is_some()) {
+            let [namespace, name] = [update.namespace().unwrap_or_default(), update.name_any()];
+            if let Some(found) = cluster.find(&namespace, &name).await? {
+                *update = found;
+            }
+        }
+    }
 }
 
 /// The next whole lines of the log behind a link, from this byte on; empty if there is no more. The link is the only credential.

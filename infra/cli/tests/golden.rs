@@ -12,7 +12,7 @@ use driftless_cli::{
     Error,
     arguments::Arguments,
     cluster::Target,
-    commands::completion,
+    commands::{Terminal, completion, in_cluster},
     diff, explain,
     facts::Unknown,
     get::{self, Row},
@@ -208,7 +208,8 @@ fn planned() -> Stack {
     let digits = |digit: &str| digit.repeat(64);
     let urn = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db";
     let plan = json!({
-        "guarded": true, "state": "Proposed", "hash": digits("7"), "generation": 1, "commit": "main@sha1:7d1f0c2b9a8e", "update": "shop-p",
+        "guarded": true, "state": "Proposed", "hash": digits("7"), "generation": 1, "commit": "main@sha1:7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918",
+        "update": "shop-p",
         "counts": { "create": 3, "replace": 1 }, "changesTotal": 4, "madeAt": "2026-11-26T11:50:00Z", "unknownTotal": 2,
         "changes": [{ "urn": urn, "change": "replace", "properties": ["engineVersion"], "replacedBy": ["engineVersion"] }],
         "digests": {
@@ -234,7 +235,11 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     for words in [summary, "(Proposed)", "± replace", "engineVersion", "3 resources are not listed"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    let [approval, rejection] = [&approve, &reject].map(|request| request.dry_run("team-a").unwrap());
+    golden("diff-plan", &shown);
+    let [approval, rejection] = [&approve, &reject].map(|request| request.dry_run("team").unwrap());
+    golden("approve", &approval);
+    golden("reject", &rejection);
+    golden("approve-done", &format!("{}\n{}\n", approve.done, reject.done));
     for words in [&*hash, "driftless.dev/approve:", "driftless.dev/approved-by: ann@example.com"] {
         assert!(approval.contains(words), "{words}: {approval}");
     }
@@ -270,6 +275,41 @@ async fn log_is_printed_whole() {
     log::print(&cluster, update("web-5a6b7c8d9e0f"), false, |text| printed += text, |note| notes += note).await.unwrap();
     golden("logs", &printed);
     assert_eq!(notes, "", "the log is there");
+}
+
+/// What a command prints, and its notes.
+async fn printed(arguments: &[&str]) -> (driftless_cli::Result<()>, String, String) {
+    let (mut out, mut notes) = (String::new(), String::new());
+    let command = Arguments::try_parse_from([&["kubectl-driftless"], arguments].concat()).unwrap().command;
+    let mut terminal = Terminal {
+        program: "kubectl-driftless",
+        style: PLAIN,
+        now,
+        out: &mut |text| out += text,
+        note: &mut |note| notes += &format!("{note}\n"),
+    };
+    let done = in_cluster(&support::cluster("team"), command, &mut terminal).await;
+    (done, out, notes)
+}
+
+#[tokio::test]
+async fn logs_of_the_last_runs_are_printed_the_newest_at_the_end() {
+    let (done, out, notes) = printed(&["logs", "web", "--last", "2"]).await;
+    assert_eq!(done, Ok(()));
+    golden("logs-last", &out);
+    assert!(notes.starts_with("Update web-3 has no log in the cluster; the whole log is at https://"), "{notes}");
+    let (done, ..) = printed(&["logs", "update/web-3", "--last", "2"]).await;
+    assert_eq!(done, Err(Error::failed("Update web-3 is one run; omit --last, or name its Stack")));
+    let (done, ..) = printed(&["logs", "old", "--last", "2"]).await;
+    assert_eq!(done, Err(Error::failed("Stack team/old has no Update; the logs of older runs were deleted")));
+    assert!(Arguments::try_parse_from(["kubectl-driftless", "logs", "web", "--last", "0"]).is_err());
+}
+
+#[tokio::test]
+async fn wait_prints_what_is_applied() {
+    let (done, out, notes) = printed(&["wait", "shop", "--applied", "--commit", "7d1f0c2b"]).await;
+    assert_eq!((done, notes.as_str()), (Ok(()), ""));
+    golden("wait", &out);
 }
 
 #[test]
@@ -419,7 +459,12 @@ fn page_shows_what_the_commands_print() {
     }
     assert!(page == expected, "the page shows another output; BLESS=1 writes {}", file.display());
     assert!(page.matches("<!-- output: ").count() >= 10);
+    // The output of these is a URL, or has a golden file or a test of its own elsewhere: infra/doctor, docs/cost.md.
+    let without = ["ui", "doctor", "migrate", "cost", "completion"];
     for command in Arguments::command().get_subcommands() {
+        let name = command.get_name();
+        let is_shown = page.contains(&format!("<!-- output: {name}")) || without.contains(&name);
+        assert!(is_shown, "the page has no output of {name}");
         assert!(page.contains(&format!("`{}", command.get_name())), "{} is not on the page", command.get_name());
     }
 }

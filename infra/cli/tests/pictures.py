@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the pictures of `kubectl driftless ui` into docs/pictures, with an API server of its own and headless Chromium.
+"""Writes the pictures of `kubectl driftless ui` into docs/pictures, with an API server of its own and headless Chromium, and a recording
+of the commands in a terminal of 80 columns.
 
 make pictures
 
@@ -30,8 +31,10 @@ VIEWS = [
     ("failed", "#/team/network", 1100, 1250, True),
     ("drifted", "#/team/old", 1100, 800, False),
     ("graph", "#/team/search", 1100, 800, True),
+    ("plan", "#/team/payments", 1100, 900, False),
     ("phone", "#/team/web", 360, 1500, False),
 ]
+RECORDED = ["get", "explain api", "tree web", "logs web", "diff payments", "approve payments --dry-run"]
 
 
 def free_port():
@@ -112,6 +115,11 @@ def main():
 
             os.environ["KUBECONFIG"] = str(kubeconfig)
             binary = next((PROJECT / "target").glob("*/debug/kubectl-driftless"))
+            # As a user: kubectl finds its plugin in PATH.
+            os.environ["PATH"] = os.pathsep.join(map(str, [binary.parent, TOOLS, os.environ["PATH"]]))
+            commands = [f"kubectl driftless {command}" for command in RECORDED]
+            subprocess.run([PROJECT / "tests/tools/record", PICTURES / "cli.svg", "--screens", "80", *commands], check=True)
+            print("docs/pictures/cli.svg")
             page = start(binary, "ui", stdout=subprocess.PIPE)
             url = page.stdout.readline().strip()
             for name, address, width, height, dark in VIEWS:

@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::{fs, path::Path};
+
 use driftless_api::Stack;
-use driftless_cli::{explain, facts::Unknown};
+use driftless_cli::{explain, facts::Unknown, render::Style};
 use driftless_core::{Governance, Guard, PlanPolicy, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -141,6 +143,22 @@ fn every_state_has_its_reason_and_a_next_time() {
         assert_eq!(explanation.advice.map(|advice| advice.remedy), remedy, "{explanation:#?}");
         assert!(explanation.next.at.is_some_and(|at| at > now()), "{explanation:#?}");
     }
+}
+
+/// The text of `explain` for each state. `BLESS=1` writes the file.
+#[test]
+fn text_of_every_state_is_the_kept_one() {
+    let texts = states().into_iter().map(|(reason, stack)| {
+        let snapshot = facts(reason, stack);
+        let explanation = explain::stack(&snapshot, Vec::new(), None, now());
+        format!("==> {reason}\n{}\n", explain::render(&explanation, Style::default(), now()))
+    });
+    let text: String = texts.collect();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/explain-states.txt");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&file, &text).unwrap();
+    }
+    assert_eq!(text, fs::read_to_string(&file).unwrap(), "BLESS=1 writes {}", file.display());
 }
 
 #[test]

@@ -1,12 +1,18 @@
-//! The commands in a terminal of 80 columns: the real binary, a terminal of util-linux's `script`, and an API server that answers from
-//! the objects of the tests.
+//! The commands in a terminal of 80 columns: the real binary, the terminals of util-linux's `script` and of tmux, and an API server that
+//! answers from the objects of the tests.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
 mod support;
 
-use std::{fs, net::TcpListener, path::Path, process::Command, thread};
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{self, Command, Output},
+    thread,
+};
 
 use axum::{Router, extract::Request};
 use support::respond;
@@ -45,16 +51,30 @@ fn shown(kubeconfig: &str, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap().replace('\r', "")
 }
 
-#[test]
-fn no_command_has_a_line_that_a_terminal_of_80_columns_wraps() {
-    let folder = TempDir::new().unwrap();
-    let kubeconfig = serve(folder.path());
-    let mut helps: Vec<_> = ["doctor", "migrate", "completion", "ui", "wait", "reconcile", "suspend", "resume", "cancel"]
-        .map(|command| format!("{command} --help"))
-        .into();
-    helps.extend(
-        ["get", "tree", "explain", "diff", "logs", "run", "remediate", "cost", "capacity"].map(|c| format!("{c} --help")),
-    );
+/// Some of every command, and the help of each.
+fn commands() -> Vec<String> {
+    let helps = [
+        "approve",
+        "cancel",
+        "capacity",
+        "completion",
+        "cost",
+        "diff",
+        "doctor",
+        "explain",
+        "get",
+        "logs",
+        "migrate",
+        "reconcile",
+        "reject",
+        "remediate",
+        "resume",
+        "run",
+        "suspend",
+        "tree",
+        "ui",
+        "wait",
+    ];
     let commands = [
         "--help",
         "get",
@@ -73,14 +93,91 @@ fn no_command_has_a_line_that_a_terminal_of_80_columns_wraps() {
         "cost",
         "capacity",
         "remediate shop",
+        "wait shop --applied",
         "logs gone",
     ];
-    for command in commands.iter().map(ToString::to_string).chain(helps) {
+    commands.map(ToOwned::to_owned).into_iter().chain(helps.map(|command| format!("{command} --help"))).collect()
+}
+
+#[test]
+fn no_command_has_a_line_that_a_terminal_of_80_columns_wraps() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    for command in commands() {
         let text = shown(&kubeconfig, &command);
         assert!(!text.trim().is_empty(), "{command} shows nothing");
         for line in text.lines() {
-            let is_word = !line.trim().contains(' ');
-            assert!(line.chars().count() <= COLUMNS || is_word, "{command}: {} columns: {line}\n{text}", line.chars().count());
+            assert!(fits(line), "{command}: {} columns: {line}\n{text}", line.chars().count());
         }
+    }
+}
+
+/// Whether the terminal need not cut a line, or the line is one word, which no program can wrap.
+fn fits(line: &str) -> bool {
+    line.chars().count() <= COLUMNS || !line.trim().contains(' ')
+}
+
+/// The terminal multiplexer, with a server of its own.
+struct Tmux(String);
+
+impl Tmux {
+    /// Runs a command of tmux. Returns what it prints; `None` without tmux.
+    fn run(&self, arguments: &[&str]) -> Option<String> {
+        let output = Command::new("tmux").args(["-L", &self.0, "-f", "/dev/null"]).args(arguments).output().ok()?;
+        assert!(output.status.success(), "tmux {arguments:?}: {output:?}");
+        Some(String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// What the user sees of a command, as the lines of the terminal, and with the lines that the terminal cut joined again.
+    fn capture(&self, kubeconfig: &str, command: &str) -> Option<[String; 2]> {
+        let done = format!("tmux -L {} wait-for -S done; exec sleep 600", self.0);
+        let binary = env!("CARGO_BIN_EXE_kubectl-driftless");
+        let shell = format!("KUBECONFIG={kubeconfig} {binary} {command}; {done}");
+        let (columns, rows) = (COLUMNS.to_string(), "40");
+        self.run(&["new-session", "-d", "-x", &columns, "-y", rows, &shell])?;
+        self.run(&["wait-for", "done"])?;
+        let capture = |joins: &[&str]| self.run(&[&["capture-pane", "-p", "-S", "-"], joins].concat());
+        let captured = [capture(&[])?, capture(&["-J"])?];
+        Some(
+            captured
+                .map(|text| text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>().trim_end().to_owned()),
+        )
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _: std::io::Result<_> = Command::new("tmux").args(["-L", &self.0, "kill-server"]).output();
+    }
+}
+
+/// Splits a text into words, without the lines of a tree and without times, which differ between two runs.
+fn words(text: &str) -> Vec<&str> {
+    let is_time = |word: &str| word.trim_start_matches('(').starts_with(|first: char| first.is_ascii_digit());
+    text.split_whitespace().filter(|word| word.chars().any(|c| !"│├└─".contains(c)) && !is_time(word)).collect()
+}
+
+#[test]
+fn tmux_of_80_columns_shows_whole_lines_and_whole_words() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    for (number, command) in commands().into_iter().enumerate() {
+        let tmux = Tmux(format!("driftless-{}-{number}", process::id()));
+        let Some([seen, joined]) = tmux.capture(&kubeconfig, &command) else {
+            println!("skipped: no tmux in PATH");
+            return;
+        };
+        for line in joined.lines() {
+            assert!(fits(line), "{command}: tmux cuts {line:?}\n{seen}");
+        }
+        assert!(seen.lines().all(|line| line.chars().count() <= COLUMNS), "{command}:\n{seen}");
+        // A file gets all of that, too, with other line ends.
+        let output = Command::new(env!("CARGO_BIN_EXE_kubectl-driftless"))
+            .args(command.split(' '))
+            .env("KUBECONFIG", &kubeconfig)
+            .output();
+        let Output { stdout, stderr, .. } = output.unwrap();
+        let whole = String::from_utf8([stdout, stderr].concat()).unwrap();
+        assert_eq!(words(&joined), words(&whole), "{command}:\n{seen}");
     }
 }

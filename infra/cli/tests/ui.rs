@@ -4,17 +4,30 @@
 
 mod support;
 
-use axum::{body::Body, http};
-use driftless_cli::ui::{
-    Page,
-    guard::{Guard, HEADERS},
-    router,
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
 };
-use http::{Request, Response, StatusCode, header};
+
+use axum::{body::Body, http};
+use clap::Parser as _;
+use driftless_cli::{
+    arguments::Arguments,
+    cluster::Cluster,
+    commands::{Terminal, in_cluster},
+    render::Style,
+    ui::{
+        Page,
+        guard::{Guard, HEADERS},
+        router,
+    },
+};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
+use kube::Client;
 use serde_json::{Value, json};
-use support::{PREVIEW_LOG, now};
-use tower::ServiceExt as _;
+use support::{PREVIEW_LOG, now, respond};
+use tower::{ServiceExt as _, service_fn};
 
 const TOKEN: &str = "c0ffee";
 const COOKIE: &str = "driftless-4711=c0ffee";
@@ -82,7 +95,8 @@ async fn fleet_and_stack_are_those_of_the_cluster() {
     let runs: Vec<_> = web["runs"].as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
     assert_eq!(runs, ["web-5a6b7c8d9e0f", "web-3"]);
     let diff = json_of("/api/diff?namespace=team&name=shop").await;
-    assert_eq!((&diff["differs"], &diff["runs"][0]["resources"][1]["change"]), (&json!(true), &json!("create")));
+    assert_eq!((&diff["diff"]["differs"], &diff["notes"]), (&json!(true), &json!([])));
+    assert_eq!(diff["diff"]["runs"][0]["resources"][1]["change"], "create");
     let graph = json_of("/api/graph?namespace=team&name=api").await;
     assert_eq!(graph["nodes"][1]["requires"], json!(["network"]));
 }
@@ -100,6 +114,97 @@ async fn log_continues_after_the_last_part() {
     let waits = json_of("/api/update?namespace=team&name=shop-refresh-x7k2p&after=").await;
     assert!(waits["absent"].as_str().unwrap().contains("StackClaimed"), "{waits}");
     assert_eq!(json_of("/api/update?namespace=team&name=gone&after=").await, json!({ "deleted": true }));
+}
+
+/// The bodies of the requests that change something.
+type Written = Arc<Mutex<Vec<String>>>;
+
+/// The cluster in which the link to the log of each preview expired an hour ago, for a user who may patch Updates or not.
+fn expired(may_patch: bool) -> (Cluster, Written) {
+    let written = Written::default();
+    let kept = written.clone();
+    let api = service_fn(move |request: Request<kube::client::Body>| {
+        let written = written.clone();
+        async move {
+            if request.method() == Method::GET {
+                let body = respond(&request).into_body().collect().await.unwrap().to_bytes();
+                let link = r#""logConfigMap":"shop-preview-k9d2m-log","logLink":{"expires":"2026-11-26T11:00:00Z","url":"http://127.0.0.1:9/"}"#;
+                let text = String::from_utf8_lossy(&body).replace(r#""logConfigMap":"shop-preview-k9d2m-log""#, link);
+                return Ok::<_, Infallible>(Response::new(Body::from(text)));
+            }
+            assert_eq!((request.method(), may_patch || written.lock().unwrap().is_empty()), (&Method::PATCH, true));
+            let answer = if may_patch {
+                respond(&request)
+            } else {
+                let message = "updates.auto.pulumi.com is forbidden";
+                let refused =
+                    json!({ "kind": "Status", "status": "Failure", "message": message, "reason": "Forbidden", "code": 403 });
+                Response::builder().status(403).body(Body::from(refused.to_string())).unwrap()
+            };
+            let body = request.into_body().collect_bytes().await.unwrap();
+            written.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
+            Ok(answer)
+        }
+    });
+    (Cluster::of(Client::new(api, "team"), "team"), kept)
+}
+
+#[tokio::test]
+async fn page_asks_once_for_a_new_link_and_shows_the_last_part_meanwhile() {
+    let path = "/api/update?namespace=team&name=shop-preview-k9d2m&after=&requested=";
+    let read = async |cluster: Cluster, requested: &str| -> Value {
+        let page = Page { cluster, all_namespaces: true, system_namespace: "driftless-system".into(), now };
+        let request = Request::get(format!("{path}{requested}")).header(header::HOST, "127.0.0.1:4711");
+        let request = request.header(header::COOKIE, COOKIE).body(Body::empty()).unwrap();
+        let response = router(page, Guard::new(4711, TOKEN.into())).oneshot(request).await.unwrap();
+        serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+    };
+    let (cluster, written) = expired(true);
+    let first = read(cluster, "").await;
+    assert_eq!(first["requested"], "2026-11-26T12:00:00Z");
+    assert_eq!(
+        first["note"],
+        "link to the log has expired; requested a new one by the annotation driftless.dev/log-requested-at"
+    );
+    assert!(first["log"].as_str().unwrap().starts_with(PREVIEW_LOG), "{first}");
+    let patch = json!({ "metadata": { "annotations": { "driftless.dev/log-requested-at": "2026-11-26T12:00:00Z" } } });
+    assert_eq!(*written.lock().unwrap(), [patch.to_string()]);
+
+    let (cluster, written) = expired(true);
+    let again = read(cluster, "2026-11-26T11:59:31Z").await;
+    assert_eq!((&again["requested"], written.lock().unwrap().len()), (&json!("2026-11-26T11:59:31Z"), 0));
+    let (cluster, _) = expired(true);
+    let late = read(cluster, "2026-11-26T11:59:30Z").await;
+    assert_eq!((&late["requested"], &late["note"]), (&Value::Null, &json!("no new link after 30s; the last 512 KiB are shown")));
+
+    let (cluster, written) = expired(false);
+    let refused = read(cluster, "").await;
+    let note = refused["note"].as_str().unwrap();
+    let words = "no new one can be requested, and the last 512 KiB are shown: patch Update team/shop-preview-k9d2m: ";
+    assert!(note.contains(words) && note.ends_with("forbidden; ask for a Role that allows it"), "{note}");
+    assert_eq!((&refused["requested"], written.lock().unwrap().len()), (&Value::Null, 1));
+    assert!(refused["log"].as_str().unwrap().starts_with(PREVIEW_LOG), "{refused}");
+}
+
+#[tokio::test]
+async fn diff_says_that_a_log_has_no_new_link() {
+    let (cluster, written) = expired(false);
+    let command = Arguments::try_parse_from(["kubectl-driftless", "logs", "update/shop-preview-k9d2m"]).unwrap().command;
+    let (mut out, mut notes) = (String::new(), Vec::new());
+    let (style, out, note) = (Style::default(), &mut |text: &str| out += text, &mut |note: &str| notes.push(note.to_owned()));
+    let mut terminal = Terminal { program: "driftless", style, now, out, note };
+    in_cluster(&cluster, command, &mut terminal).await.unwrap();
+    assert!(notes.len() == 1 && notes[0].contains("no new one can be requested"), "{notes:?}");
+    assert_eq!(written.lock().unwrap().len(), 1);
+
+    let (cluster, _) = expired(false);
+    let page = Page { cluster, all_namespaces: false, system_namespace: "driftless-system".into(), now };
+    let request = Request::get("/api/diff?namespace=team&name=shop").header(header::HOST, "127.0.0.1:4711");
+    let request = request.header(header::COOKIE, COOKIE).body(Body::empty()).unwrap();
+    let response = router(page, Guard::new(4711, TOKEN.into())).oneshot(request).await.unwrap();
+    let diff: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert!(diff["notes"][0].as_str().unwrap().contains("no new one can be requested"), "{diff}");
+    assert_eq!(diff["diff"]["runs"][0]["resources"].as_array().map(Vec::len), Some(4));
 }
 
 #[tokio::test]

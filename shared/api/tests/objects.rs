@@ -317,7 +317,7 @@ fn stack_status_round_trips() {
         suspended: true,
         inputs: Some(text()),
         scope: Some(text()),
-        next_look: Some(at),
+        next_reconciliation: Some(at),
     };
     let mut stack: Stack = read(json!({ "metadata": {}, "spec": { "stack": "dev" } }));
     stack.set_status(&status, at);

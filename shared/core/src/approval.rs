@@ -331,12 +331,13 @@ pub(crate) fn gate(
         return Gate::Propose;
     }
     let is_guarded = *guard == Guard::Intact;
-    if is_guarded && !proposal.offered && settings.approved.as_ref() == Some(&plan.hash) {
+    proposal.demanded = ruling.demanded();
+    let is_open = proposal.demanded.is_none() && ruling.refusal("").is_none() && !settings.policy.needs_approval(&plan);
+    if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
         status.spent = Some(plan.hash.clone());
     }
     proposal.offered = is_guarded;
     proposal.state = PlanState::Proposed;
-    proposal.demanded = ruling.demanded();
     let note = if proposal.note.is_empty() { String::new() } else { format!("{}; ", proposal.note) };
     let what = format!("{note}{}{}", summary(&plan), ruling.told());
     if let Some(refusal) = ruling.refusal(&what) {
@@ -371,7 +372,7 @@ pub(crate) fn planning() -> Readiness {
 }
 
 /// The condition after a failed preview.
-fn failed(proposal: &Proposal) -> Readiness {
+pub(crate) fn failed(proposal: &Proposal) -> Readiness {
     let Proposal { note, failures, expires, .. } = proposal;
     if expires.is_none() {
         let message = format!("{note}; {failures} previews failed; not retrying until the spec or source changes");

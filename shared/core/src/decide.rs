@@ -441,6 +441,9 @@ impl<'a> Reconciliation<'a> {
             self.stack.status.waits_for = Some(unmet.first);
             return Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, message: unmet.message };
         }
+        if let Some(readiness) = self.failed_preview(revision) {
+            return readiness;
+        }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
             self.requeue_at = None;

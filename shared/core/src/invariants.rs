@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Readiness, RunState, Snapshot,
-    SourceState, Stack, StackReason, StackStatus, TreeState,
+    Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness, RunState,
+    Snapshot, SourceState, Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -156,8 +156,9 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         let after = Stack { status: plan.status.clone(), ..stack.clone() };
         check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
-        check(run.plan.is_none() || plan.status.plan.spent != run.plan, "13: an approval is used twice");
-        check(!is_guarded || is_offered(stack, &after, run), "13: an approval counts that was there before its plan");
+        let is_free = !stack.deleting && (run.plan.is_none() || !needs_approval(&after, run));
+        check(is_free || run.plan.is_none() || after.status.plan.spent != run.plan, "13: an approval is used twice");
+        check(is_free || !is_guarded || is_offered(stack, run), "13: an approval counts that was there before its plan");
     }
     let proposals = created(plan, |effect| if let Effect::Propose(update) = effect { Some(update) } else { None });
     for new in &proposals {
@@ -174,19 +175,27 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
     check(is_made || after.is_none() || after == before, "5: the plan changes without an outcome");
 }
 
-/// Returns whether the plan of a run needs no approval, or was shown before it was approved.
-fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate) -> bool {
-    let proposal = |stack: &Stack| {
-        let proposal = stack.status.plan.proposal.clone()?;
-        Some((proposal.offered, proposal.plan.filter(|plan| run.plan.as_ref() == Some(&plan.hash))?))
-    };
+/// The proposal of the plan that a run applies, and that plan.
+fn applied<'a>(stack: &'a Stack, run: &NewUpdate) -> Option<(&'a Proposal, &'a PlannedChanges)> {
+    let proposal = stack.status.plan.proposal.as_ref()?;
+    let plan = proposal.plan.as_ref().filter(|plan| run.plan.as_ref() == Some(&plan.hash))?;
+    Some((proposal, plan))
+}
+
+/// Returns whether the plan of a run counts only with an approval.
+fn needs_approval(stack: &Stack, run: &NewUpdate) -> bool {
+    let settings = stack.approval.as_ref().unwrap_or(&stack.answers);
+    let needs =
+        |(proposal, plan): (&Proposal, &PlannedChanges)| proposal.demanded.is_some() || settings.policy.needs_approval(plan);
+    applied(stack, run).is_none_or(needs)
+}
+
+/// Returns whether the plan of a run was shown before this reconciliation.
+fn is_offered(before: &Stack, run: &NewUpdate) -> bool {
     if before.deleting {
         return before.status.plan.destroy_offered;
     }
-    let settings = after.approval.as_ref().unwrap_or(&after.answers);
-    let is_demanded = after.status.plan.proposal.as_ref().is_some_and(|proposal| proposal.demanded.is_some());
-    let needs = |plan: &PlannedChanges| is_demanded || settings.policy.needs_approval(plan);
-    !proposal(after).is_some_and(|(_, plan)| needs(&plan)) || proposal(before).is_some_and(|(offered, _)| offered)
+    applied(before, run).is_some_and(|(proposal, _)| proposal.offered)
 }
 
 /// The Updates of one kind that a plan creates.

@@ -123,6 +123,36 @@ reasons! {
     }
 }
 
+impl EventReason {
+    /// The command of `kubectl driftless` that shows more about the Stack of an Event with this reason.
+    #[must_use]
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::LogNotStored
+            | Self::PendingOperations
+            | Self::PlanFailed
+            | Self::ResourceFailed
+            | Self::StackUpdateDetected
+            | Self::StackUpdateFailure => "logs",
+            Self::DriftDetected | Self::DriftResolved | Self::PlanProposed | Self::PlanStale | Self::StackCreated => "diff",
+            Self::ConfigLeftOut
+            | Self::DriftCheckFailed
+            | Self::FrequentResync
+            | Self::NoIdentity
+            | Self::OutputsNotStored
+            | Self::PlatformFailure
+            | Self::PodFieldsIgnored
+            | Self::RevisionSkipped
+            | Self::StackConfigInvalid
+            | Self::StateNotKept
+            | Self::TtlEnds
+            | Self::TtlExpired
+            | Self::UpdateRefused
+            | Self::WorkspaceDeleted => "explain",
+        }
+    }
+}
+
 reasons! {
     /// Why an Update does not start yet: `status.driftless.waitingReason`, and the reason of its condition `Progressing`. A Workspace that is not
     /// ready has the same reasons.

@@ -242,6 +242,12 @@ fn plan_without_the_named_kinds_applies_itself() {
     let plan = plan_of(&snapshot(stack));
     assert_eq!(created(&plan).unwrap().plan, Some(hash_of('a')));
     assert_eq!(plan.status.plan.proposal.as_ref().unwrap().by, None);
+    // An approval that it does not need changes nothing, though it was there before the plan was shown.
+    let mut approved = waiting(changes(hash_of('a'), &[(ChangeKind::Create, 3)]));
+    approved.status.plan.proposal.as_mut().unwrap().offered = false;
+    *settings(&mut approved) =
+        ApprovalSettings { policy: policy(), approved: Some(hash_of('a')), ..settings(&mut approved).clone() };
+    assert_eq!(created(&plan_of(&snapshot(approved))).unwrap().plan, Some(hash_of('a')));
     let mut stack = waiting(three_created());
     settings(&mut stack).policy = policy();
     assert_eq!(created(&plan_of(&snapshot(stack))), None);
@@ -294,6 +300,10 @@ fn failed_preview_is_retried_up_to_the_limit() {
         stack.status = plan.status;
         at += SignedDuration::from_secs(wait);
     }
+    // At rest, nothing fetches the tree again after its retention.
+    let without_tree = Snapshot { tree: TreeState::Absent { failure: None }, ..snapshot(stack.clone()) };
+    let plan = plan_at(&without_tree, at);
+    assert_eq!((plan.effects, plan.status.readiness), (Vec::new(), stack.status.readiness.clone()));
     stack.reconcile_request = "now".into();
     assert!(proposed(&plan_at(&snapshot(stack), at)).is_some());
 }

@@ -77,6 +77,10 @@ fn main() -> ExitCode {
         "a run of a change begins after {}; its Stack is Ready after {}; {} waits for a slot, {} tokens renewed",
         stats.begun, stats.ready, stats.waits, stats.renewals
     );
+    println!(
+        "{} plans of guarded Stacks; {} approvals; {} plans applied, {} stale when they were to be applied",
+        stats.plans, stats.approvals, stats.applied, stats.stale
+    );
     end(&report)
 }
 

@@ -45,11 +45,21 @@ pub enum Breakage {
     Tokens,
     /// Queues delay every launch by a quarter of an hour.
     Delays,
+    /// The API server shows every plan as approved once it was shown.
+    Approvals,
+    /// The API server keeps approvals that a run has used.
+    Spent,
+    /// The API server shows the admission policy as shipped, whatever it is.
+    Policies,
+    /// The runner applies the plan that it finds, whatever was approved.
+    Plans,
+    /// The bucket has another key of digests at each read.
+    Digests,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -70,7 +80,17 @@ impl Breakage {
         Self::Loops,
         Self::Tokens,
         Self::Delays,
+        Self::Approvals,
+        Self::Spent,
+        Self::Policies,
+        Self::Plans,
+        Self::Digests,
     ];
+
+    /// Returns whether it concerns guarded Stacks only.
+    pub(super) fn is_of_plans(self) -> bool {
+        self.rule() == "13:"
+    }
 
     /// The beginning of the violation that has to report it.
     #[must_use]
@@ -86,6 +106,7 @@ impl Breakage {
             Self::Failures => "10:",
             Self::Delays => "11:",
             Self::Tokens => "12:",
+            Self::Approvals | Self::Spent | Self::Policies | Self::Plans | Self::Digests => "13:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",
             Self::Fairness | Self::Turns => "S9",

@@ -70,6 +70,11 @@ impl Conditions {
         };
         let (mut script, end) = script::script(&mut Dice::new(seed, &["script"]), begin);
         script.extend(hostile::script(&mut Dice::new(seed, &["hostile"]), begin, end));
+        let of_plans = breakage.is_some_and(Breakage::is_of_plans);
+        let mut dice = Dice::new(seed, &["guarded"]);
+        if of_plans || dice.chance(300) {
+            script.extend(script::guarded(&mut dice, begin, end, breakage == Some(Breakage::Policies)));
+        }
         let mut odds = Odds::draw(seed);
         if mode == Mode::Unswept {
             odds = odds.without(&[Trouble::Crash, Trouble::Transient, Trouble::LostAnswer, Trouble::Drop, Trouble::Deaf]);
@@ -88,7 +93,7 @@ impl Conditions {
     /// The same without troubles, and without a sweep.
     pub(super) fn of_calm(seed: u64, breakage: Option<Breakage>) -> Self {
         let mut calm = Self::of_seed(seed, breakage);
-        calm.script.retain(|(_, action)| !action.needs_sweep() && !action.fails());
+        calm.script.retain(|(_, action)| !action.needs_sweep() && !action.fails() && !matches!(action, Action::Guard(..)));
         let (odds, mode, limits, knobs) = (Odds::default(), Mode::Unswept, Limits::default(), Knobs::DEFAULT);
         Self { odds, mode, limits, knobs, calm: true, ..calm }
     }

@@ -18,6 +18,8 @@
 //! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform failed.
 //! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
 //! - 12: the tokens of a run are renewed before they expire.
+//! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per approval; a plan for the same
+//!   inputs has the same binding (`approvals.rs`).
 //!
 //! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!
@@ -48,6 +50,7 @@ use kube::ResourceExt as _;
 
 use super::{
     Fault, FaultKind, Stats,
+    approvals::Approvals,
     hostile::{HOSTILE, QUIET, STACK},
     latency::Changes,
     outside::{NAMESPACE, project_of},
@@ -55,7 +58,7 @@ use super::{
 use crate::scenario::SYSTEM;
 
 /// The maximum time of a reconciliation.
-const LOOK: SignedDuration = SignedDuration::from_secs(90);
+pub(super) const LOOK: SignedDuration = SignedDuration::from_secs(90);
 
 /// The state that an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
 type State = (String, i64, String, String, Operation, Option<String>);
@@ -83,6 +86,8 @@ struct Run {
     superseded: bool,
     /// It was a drift check, which changes nothing, and its result.
     drift: Option<u32>,
+    /// It was neither a drift check nor a proposal.
+    changes: bool,
 }
 
 /// The history, as far as the checks need it.
@@ -97,6 +102,7 @@ pub(super) struct Ledger {
     pub(super) refuses: bool,
     pub(super) limits: Limits,
     pub(super) changes: Changes,
+    pub(super) approvals: Approvals,
     /// The lifetime of tokens, if runs that started after the disturbance never have to continue with old ones.
     pub(super) tokens_live: Option<SignedDuration>,
     /// Since when the namespace of the Stacks is another operator's.
@@ -199,7 +205,7 @@ impl Ledger {
 
     /// The last successful run of each Pulumi stack.
     pub(super) fn effects(&self) -> BTreeMap<&str, String> {
-        let mut runs: Vec<_> = self.runs.values().filter(|run| run.succeeded == Some(true) && run.drift.is_none()).collect();
+        let mut runs: Vec<_> = self.runs.values().filter(|run| run.succeeded == Some(true) && run.changes).collect();
         runs.sort_by_key(|run| run.place);
         // A destroy may have the project's tree or none.
         let effect = |run: &Run| match (&run.state, run.operation) {
@@ -227,6 +233,7 @@ impl Ledger {
         let may_be_theirs = [NAMESPACE, SYSTEM].contains(&launch.run.update.namespace.as_str());
         let theirs = may_be_theirs && self.given_away.is_some_and(|since| self.now.duration_since(since) > LOOK);
         self.check(!theirs, || format!("{} begins in a namespace that is another operator's", launch.run.update));
+        self.see_guarded_launch(launch);
     }
 
     /// Returns whether the task is new.
@@ -276,7 +283,7 @@ impl Ledger {
             format!("3: {name} begins and is not there")
         });
         let state = known.and_then(|update| self.state(update, spec, pack));
-        let runs = known.and_then(|update| update.spec.driftless.as_ref()?.stack_generation).filter(|_| !spec.preview_only);
+        let runs = known.and_then(|update| update.spec.driftless.as_ref()?.stack_generation).filter(|_| !spec.is_preview());
         if spec.run.update.namespace == QUIET
             && let Some((_, since)) = self.wanted.take_if(|(generation, _)| runs.is_some_and(|runs| runs >= *generation))
         {
@@ -301,6 +308,7 @@ impl Ledger {
                 taken_away: false,
                 superseded: false,
                 drift,
+                changes: !spec.is_preview(),
             },
         );
         self.check_limits();
@@ -337,12 +345,9 @@ impl Ledger {
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
         let stack_uid = update.stack(SYSTEM).map(|stack| stack.uid);
         let request = ours.reconcile_request.clone().unwrap_or_default();
-        let secret = spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
-            ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
-            ConfigValue::Json(value) => value.to_string(),
-        });
+        let secret = secret_in(spec);
         let stack_uid = stack_uid?;
-        if spec.preview_only {
+        if spec.is_preview() {
             return None;
         }
         self.secrets.insert(stack_uid.clone(), secret.clone());
@@ -360,6 +365,11 @@ impl Ledger {
             .map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
         state
+    }
+
+    /// Records that a plan has no changes: the Pulumi stack is what the Stack wants.
+    pub(super) fn is_deployed(&mut self, stack_uid: &str, spec: &RunSpec) {
+        self.secrets.insert(stack_uid.into(), secret_in(spec));
     }
 
     /// Allows a repetition of what a Stack ran so far.
@@ -439,9 +449,16 @@ impl Ledger {
             });
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
-        let sees = status.next_reconciliation.is_some() || status.current_update.is_some() || status.suspended;
+        let sees = status.next_reconciliation.is_some()
+            || status.current_update.is_some()
+            || status.plan.current.is_some()
+            || status.suspended;
         let in_vain = match &status.readiness {
-            Some(Readiness::Stalled { reason: StackReason::UpdateFailed | StackReason::UpdateConflict, .. }) => true,
+            // A user decides about a rejected plan.
+            Some(Readiness::Stalled {
+                reason: StackReason::UpdateFailed | StackReason::UpdateConflict | StackReason::PlanRejected,
+                ..
+            }) => true,
             Some(Readiness::Stalled { reason: StackReason::SourceUnavailable, message }) => {
                 message.contains("; not retried until")
             }
@@ -473,7 +490,7 @@ impl Ledger {
             format!("2: lastUpdate of Stack {name} says {says:?} of {}, which asks for {asked:?}", last.name)
         });
         let failed = self.runs.values().filter(|run| {
-            run.stack.as_ref() == Some(&stack.uid) && run.drift.is_none() && run.succeeded != Some(true) && !run.taken_away
+            run.stack.as_ref() == Some(&stack.uid) && run.changes && run.succeeded != Some(true) && !run.taken_away
         });
         let failed = failed.count();
         self.check(usize::try_from(last.failures).is_ok_and(|counted| counted <= failed), || {
@@ -507,7 +524,7 @@ impl Ledger {
     pub(super) fn stack_gone(&mut self, name: &str) {
         self.wanted.take_if(|_| name == STACK);
         let Some((stack, true)) = self.stacks.remove(name) else { return };
-        let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
+        let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.changes;
         // The run of an Update that was deleted by force is unknown to its Stack.
         let ran = self.runs.iter().any(|(uid, run)| of_stack(run) && !self.forgotten.contains(uid));
         let last = self.runs.values().filter(|run| of_stack(run)).max_by_key(|run| run.place);
@@ -554,6 +571,14 @@ impl Ledger {
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }
+}
+
+/// The value of its Secret that a run was given.
+fn secret_in(spec: &RunSpec) -> Option<String> {
+    spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
+        ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
+        ConfigValue::Json(value) => value.to_string(),
+    })
 }
 
 /// The folder of the tree that an Update names.

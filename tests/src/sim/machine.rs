@@ -18,6 +18,7 @@ use kube::ResourceExt as _;
 
 use super::{
     Breakage, Stats,
+    approvals::{self, REVIEW_SECONDS},
     chances::{Chances, Trouble},
     conditions::{Conditions, Mode},
     functions::{Broken, subject},
@@ -76,6 +77,8 @@ enum Event {
     Recovery,
     /// A hint of the quiet Stack that no event causes.
     Loop,
+    /// The users read the plans of guarded Stacks.
+    Review,
     /// Fargate Spot reclaims a task's capacity.
     Reclaim(LiveTask),
 }
@@ -157,6 +160,10 @@ impl Machine {
         if breakage != Some(Breakage::Redelivery) {
             machine.plan(begin + SignedDuration::from_secs(knobs.sweep_seconds), Event::Sweep);
         }
+        if script.iter().any(|(_, action)| matches!(action, Action::Guard(..))) {
+            machine.plan(begin + SignedDuration::from_secs(REVIEW_SECONDS), Event::Review);
+        }
+        machine.ledger.borrow_mut().approvals.are_ignored = breakage == Some(Breakage::Plans);
         if breakage == Some(Breakage::Loops) {
             machine.plan(begin, Event::Loop);
         }
@@ -301,6 +308,11 @@ impl Machine {
             Event::Loop => {
                 self.plan(now + SignedDuration::from_secs(2), Event::Loop);
                 self.plan(now, Event::Hint(Hint::new(outside::key_in(QUIET, outside::STACK_KIND, hostile::STACK))));
+            }
+            Event::Review => {
+                self.plan(now + SignedDuration::from_secs(REVIEW_SECONDS), Event::Review);
+                let (mut ledger, mut dice) = (self.ledger.borrow_mut(), self.chances.dice("users", "review"));
+                approvals::review(&self.calm, &mut ledger, &mut dice, !self.disturbed, self.breakage);
             }
             Event::Recovery => {
                 self.chances.outage.set(None);

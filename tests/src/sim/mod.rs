@@ -9,11 +9,12 @@
 //! one namespace still fail to start for two hours, in which the others have to settle (`conditions.rs`).
 //!
 //! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with everything that the API
-//! server and IAM let a tenant write (`hostile.rs`).
+//! server and IAM let a tenant write (`hostile.rs`). In some seeds Stacks are guarded, and users approve their plans (`approvals.rs`).
 //!
 //! `ledger.rs` lists the checks. A run is a function of its seed only. Each actor draws each kind of choice from its own stream
 //! (`chances.rs`), so that a seed means nearly the same after a function makes one more call.
 
+mod approvals;
 mod breakage;
 mod chances;
 mod conditions;

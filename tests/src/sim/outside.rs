@@ -5,7 +5,7 @@ use std::{collections::HashMap, io::Write as _, rc::Rc};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names};
 use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
-use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, StackReason};
+use driftless_core::{LastUpdateState, PlanState, Proposal, Readiness, Stack as CoreStack, StackReason};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
@@ -14,6 +14,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
+    approvals,
     hostile::{self, Attack, QUIET},
     ledger::Ledger,
     script::Action,
@@ -87,6 +88,7 @@ impl Outside {
                     | Action::Watch(_, false)
                     | Action::GiveAway(_)
                     | Action::Refuse(_)
+                    | Action::Policy(_)
                     | Action::Settle(_)
                     | Action::EditQuietStack
                     | Action::EditQuietSecret
@@ -105,12 +107,23 @@ impl Outside {
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
             }),
             Action::Suspend(stack, suspend) => {
-                annotate(world, stack, &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))]);
+                annotate(world, &stack_key(stack), &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))]);
             }
             Action::Watch(stack, true) => {
-                annotate(world, stack, &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))]);
+                annotate(
+                    world,
+                    &stack_key(stack),
+                    &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))],
+                );
             }
-            Action::Watch(stack, false) => annotate(world, stack, &[(names::DRIFT_SCHEDULE, None)]),
+            Action::Watch(stack, false) => annotate(world, &stack_key(stack), &[(names::DRIFT_SCHEDULE, None)]),
+            Action::Guard(stack, policy) => {
+                if let Some(uid) = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.uid()) {
+                    ledger.guard(&uid, policy);
+                    annotate(world, &stack_key(stack), &[(names::APPROVAL, policy)]);
+                }
+            }
+            Action::Policy(intact) => approvals::write_policy(world, intact, ledger),
             Action::GiveAway(away) => {
                 ledger.given_away = away.then(|| world.now());
                 world.label_namespace(NAMESPACE, if away { "false" } else { "true" });
@@ -210,8 +223,15 @@ impl Outside {
             return known.is_none_or(|facet| !facet.1).then(|| Hint::new(key.clone()));
         };
         let metadata = &object["metadata"];
-        let requests =
-            [names::RECONCILIATION_REQUEST, names::SUSPEND, names::DRIFT_SCHEDULE].map(|name| &metadata["annotations"][name]);
+        let requests = [
+            names::RECONCILIATION_REQUEST,
+            names::SUSPEND,
+            names::DRIFT_SCHEDULE,
+            names::APPROVAL,
+            names::APPROVE,
+            names::REJECT,
+        ]
+        .map(|name| &metadata["annotations"][name]);
         let conditions = object["status"]["conditions"].as_array();
         let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
         let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
@@ -281,6 +301,17 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     if status.drift.current.is_some() || status.drift.checked.is_some() {
         return Some(format!("Stack {name} is not to look for drift any more: {:?}", status.drift));
     }
+    let plans = &status.plan;
+    let is_given_up = |Proposal { state, expires, wish, .. }: &Proposal| {
+        let is_wanted = (wish.generation, &wish.reconcile_request, &wish.commit) == (generation, &reconcile_request, &revision);
+        *state == PlanState::Failed && expires.is_none() && is_wanted
+    };
+    if plans.current.is_none() && plans.proposal.as_ref().is_some_and(is_given_up) {
+        return None;
+    }
+    if plans.spent.is_some() {
+        return Some(format!("Stack {name} still has an approval that a run has used: {plans:?}"));
+    }
     let Some(last) = &status.last_update else { return Some(format!("Stack {name} never ran: {:?}", status.readiness)) };
     if (last.generation, &last.reconcile_request, &last.last_attempted_commit) != (generation, &reconcile_request, &revision) {
         let desired = format!("generation {generation}, request {reconcile_request:?}, revision {revision}");
@@ -333,8 +364,8 @@ fn stack_key(stack: usize) -> ObjectKey {
 }
 
 /// Sets or removes annotations of a Stack, even of one that is being deleted.
-fn annotate(world: &World, stack: usize, annotations: &[(&str, Option<&str>)]) {
-    let Some(mut object) = world.object(&stack_key(stack)) else { return };
+pub(super) fn annotate(world: &World, stack: &ObjectKey, annotations: &[(&str, Option<&str>)]) {
+    let Some(mut object) = world.object(stack) else { return };
     for (name, value) in annotations {
         let there = &mut object["metadata"]["annotations"];
         match (value, there.as_object_mut()) {
@@ -401,6 +432,8 @@ pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
     let waits_for = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.waiting_reason.as_deref());
     let in_vain = match waits_for {
         Some("WorkspaceNotFound") => workspace.is_none(),
+        // It changes the Pulumi stack of a guarded Stack.
+        Some("ApprovalRequired") => true,
         Some("TreeNotFound") => tree().is_some_and(|tree| !is_stored(world, &tree)),
         _ => false,
     };

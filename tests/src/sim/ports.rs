@@ -8,6 +8,7 @@ use std::{
     task::Poll,
 };
 
+use driftless_api::names;
 use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
@@ -22,7 +23,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 
 use super::{
-    Breakage, FaultKind,
+    Breakage, FaultKind, approvals,
     chances::{Chances, Trouble},
     hostile::QUIET,
     ledger::Ledger,
@@ -132,10 +133,27 @@ fn without_turns<K: Object>(mut lease: K) -> K {
 
 /// A Stack with a changed `lastUpdate`.
 fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -> K {
+    let generation = stack.meta().generation.unwrap_or_default();
+    with_status(stack, |status| {
+        if status["lastUpdate"].is_object() {
+            change(generation, &mut status["lastUpdate"]);
+        }
+    })
+}
+
+/// A Stack with a changed status.
+fn with_status<K: Object>(stack: K, change: impl FnOnce(&mut Value)) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
-    let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
-    if value["status"]["lastUpdate"].is_object() {
-        change(generation, &mut value["status"]["lastUpdate"]);
+    change(&mut value["status"]);
+    serde_json::from_value(value).unwrap_or(stack)
+}
+
+/// A Stack whose plan is approved, if it was shown.
+fn approved<K: Object>(stack: K) -> K {
+    let mut value = serde_json::to_value(&stack).unwrap_or_default();
+    let plan = &value["status"]["driftless"]["plan"];
+    if plan["offered"] == true {
+        value["metadata"]["annotations"][names::APPROVE] = plan["hash"].clone();
     }
     serde_json::from_value(value).unwrap_or(stack)
 }
@@ -158,11 +176,20 @@ impl Cluster for Wire {
         let anywhere = self.is_broken(Breakage::Secrets) && K::kind(&()) == "Secret";
         let namespace = if anywhere { QUIET } else { namespace };
         let found = self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await;
-        if self.is_broken(Breakage::Turns) && name == keys::ADMISSIONS { Ok(found?.map(without_turns)) } else { found }
+        match self.breakage {
+            Some(Breakage::Turns) if name == keys::ADMISSIONS => Ok(found?.map(without_turns)),
+            Some(Breakage::Approvals) if K::kind(&()) == "Stack" => Ok(found?.map(approved)),
+            _ => found,
+        }
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
-        self.call(|| format!("get {} {}", key.kind, key.name), self.world.get_dynamic(key)).await
+        let found = self.call(|| format!("get {} {}", key.kind, key.name), self.world.get_dynamic(key)).await;
+        let shipped = || approvals::shipped().find(|object| object["kind"] == *key.kind);
+        match self.is_broken(Breakage::Policies).then(shipped).flatten() {
+            Some(shipped) => Ok(serde_json::from_value(shipped).ok()),
+            None => found,
+        }
     }
 
     async fn of_cluster(&self, api_version: &str, plural: &str) -> driftless_kubernetes::Result<Vec<DynamicObject>> {
@@ -233,7 +260,13 @@ impl Cluster for Wire {
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        self.call(|| named("patch", object), self.world.patch_metadata(object)).await
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Spent)
+            && let Some(annotations) = &mut object.meta_mut().annotations
+        {
+            annotations.retain(|name, _| ![names::APPROVE, names::APPROVED_BY].contains(&name.as_str()));
+        }
+        self.call(|| named("patch", &object), self.world.patch_metadata(&object)).await
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -241,6 +274,7 @@ impl Cluster for Wire {
         if K::kind(&()) == "Stack" {
             object = match self.breakage {
                 Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
+                Some(Breakage::Spent) => with_status(object, |status| status["driftless"]["plan"]["spent"] = Value::Null),
                 Some(Breakage::Failures) => with_last_update(object, |_, last| {
                     if last["failures"].as_i64() > Some(0) {
                         last["failures"] = MAX_FAILURES.into();
@@ -298,7 +332,10 @@ impl Cluster for Wire {
 impl Objects for Wire {
     async fn get(&self, key: &str) -> driftless_aws::Result<Option<Vec<u8>>> {
         let key = &self.key(key);
-        self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await
+        let found = self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await;
+        let other = || self.chances.dice("bucket", "digests").below(u32::MAX).to_be_bytes().to_vec();
+        let is_other = self.is_broken(Breakage::Digests) && key == keys::INPUTS_KEY;
+        if is_other { Ok(found?.map(|_| other())) } else { found }
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> driftless_aws::Result<Option<Vec<u8>>> {

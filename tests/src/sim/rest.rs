@@ -5,7 +5,9 @@ use std::iter;
 use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
-use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations};
+use driftless_core::{
+    Admissions, Effect, PlanState, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations,
+};
 use driftless_kubernetes::{Cluster, Object, Pages, Selector};
 use driftless_testkit::{CLUSTER, World};
 use jiff::Timestamp;
@@ -20,6 +22,9 @@ use super::{
     tenants::revealed,
 };
 use crate::scenario::SYSTEM;
+
+/// The kinds of objects that a terminated namespace may leave: those of other namespaces and of the cluster.
+const KINDS_LEFT: [&str; 5] = ["Lease", "Namespace", "Stack", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
 impl Machine {
     /// Checks the bounds of tasks and of the quiet tenant's wait.
@@ -88,10 +93,14 @@ impl Machine {
                     return Some(format!("Stack {} outlives its namespace: {status:?}", stack.name_any()));
                 }
                 let ran_with = ledger.secret_of(uid);
-                let held_back = matches!(
-                    CoreStack::from(stack).status.readiness,
-                    Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
-                );
+                let status = CoreStack::from(stack).status;
+                let is_given_up =
+                    status.plan.proposal.is_some_and(|plan| plan.state == PlanState::Failed && plan.expires.is_none());
+                let held_back = is_given_up
+                    || matches!(
+                        status.readiness,
+                        Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
+                    );
                 let stale = ran_with.is_some() && ran_with != outside::secret(world, &namespace).as_deref() && !held_back;
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
                 outside::waits_for(world, stack).or_else(waits)
@@ -146,7 +155,7 @@ impl Machine {
                 .cluster()
                 .iter()
                 .filter(|object| ![QUIET, HOSTILE].iter().any(|namespace| object["metadata"]["namespace"] == *namespace))
-                .find(|object| !["Lease", "Namespace", "Stack"].iter().any(|kind| object["kind"] == *kind))
+                .find(|object| !KINDS_LEFT.iter().any(|kind| object["kind"] == *kind))
         {
             return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
         }

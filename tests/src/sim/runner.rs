@@ -3,7 +3,8 @@
 use driftless_api::Update;
 use driftless_aws::Objects;
 use driftless_contract::{
-    Document as _, Drift, FailureReason, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, keys, to_json,
+    Document as _, Drift, FailureReason, Lock, OutputValue, Phase, PlannedChanges, RunResult, RunSpec, VERSION, Verdict, keys,
+    to_json,
 };
 use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
@@ -11,11 +12,13 @@ use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
+    approvals,
     chances::{Chances, Dice, Trouble},
     hostile,
     ledger::Ledger,
     outside::{project_of, pulumi_stack},
 };
+use crate::scenario::SYSTEM;
 
 /// The id of the task role.
 pub(super) const ROLE: &str = "AROASIM";
@@ -87,6 +90,10 @@ enum Step {
         began: Timestamp,
         end: End,
         drift: u32,
+        /// The plan that it made, if its Stack is guarded.
+        plan: Option<Box<PlannedChanges>>,
+        /// What its Pulumi stack has after a success, if it changes it.
+        content: Option<String>,
         hangs: bool,
         told: bool,
     },
@@ -205,8 +212,11 @@ impl Runner {
                 ledger.end_operation(&spec.run.uid, None);
                 Some("killed")
             }
-            Step::Running { spec, began, end: End::Reported(verdict), drift, .. } => {
-                report(world, &self.folder(), verdict.clone(), spec, *began, *drift);
+            Step::Running { spec, began, end: End::Reported(verdict), drift, plan, content, .. } => {
+                report(world, &self.folder(), verdict.clone(), spec, *began, *drift, plan.as_deref());
+                if let (Verdict::Succeeded {}, Some(content)) = (verdict, content) {
+                    ledger.end_change(pulumi_stack(&spec.stack), content.clone());
+                }
                 ledger.end_operation(&spec.run.uid, Some((matches!(verdict, Verdict::Succeeded {}), *drift)));
                 self.step = Step::Stopping;
                 self.wake = if self.dice.chance(300) { now } else { now + self.dice.seconds(20) };
@@ -255,7 +265,7 @@ impl Runner {
                 return self.never_end(Some(spec.run.uid), now, ledger);
             }
             Conduct::Forges { garbage: false } => {
-                report(world, &folder, Verdict::Succeeded {}, &spec, now, 0);
+                report(world, &folder, Verdict::Succeeded {}, &spec, now, 0, None);
                 return self.never_end(Some(spec.run.uid), now, ledger);
             }
         }
@@ -270,8 +280,14 @@ impl Runner {
         };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
+        let stack = update.as_ref().and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid).unwrap_or_default();
+        let target = pulumi_stack(&spec.stack);
+        let plan = spec.plan.as_ref().map(|request| ledger.plan(&spec, request, &stack, target, &pack));
+        let is_stale = plan.as_ref().is_some_and(|plan| ledger.is_stale(&spec, plan));
         let end = if self.dice.chance(odds.of(Trouble::Kill)) {
             End::Killed
+        } else if is_stale {
+            End::Reported(failed(FailureReason::PlanStale))
         } else if self.dice.chance(odds.of(Trouble::Fail) / 2) {
             End::Reported(failed(FailureReason::UpdateConflict))
         } else if broken || self.dice.chance(odds.of(Trouble::Fail)) {
@@ -281,7 +297,20 @@ impl Runner {
         };
         self.wake = now + self.dice.seconds_or(90, 600, odds);
         let (hangs, drift) = (self.dice.chance(500), self.dice.below(3));
-        self.step = Step::Running { spec: Box::new(spec), began: now, end, drift, hangs, told: false };
+        let content = (!spec.is_preview() && !is_stale).then(|| approvals::content(&spec, &pack));
+        if content.is_some() {
+            if let Some(plan) = &plan {
+                ledger.apply_plan(&spec, &stack, plan);
+            }
+            let is_locked = matches!(&end, End::Reported(Verdict::Failed { reason: FailureReason::UpdateConflict, .. }));
+            if !is_locked {
+                ledger.begin_change(target);
+            }
+        } else if plan.as_ref().is_some_and(PlannedChanges::is_empty) && matches!(end, End::Reported(Verdict::Succeeded {})) {
+            ledger.is_deployed(&stack, &spec);
+        }
+        let plan = plan.map(Box::new);
+        self.step = Step::Running { spec: Box::new(spec), began: now, end, drift, plan, content, hangs, told: false };
     }
 }
 
@@ -289,7 +318,15 @@ fn failed(reason: FailureReason) -> Verdict {
     Verdict::Failed { phase: Phase::Run, reason, message: FAILURE.into() }
 }
 
-fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp, drift: u32) {
+fn report(
+    world: &World,
+    folder: &str,
+    verdict: Verdict,
+    spec: &RunSpec,
+    began: Timestamp,
+    drift: u32,
+    plan: Option<&PlannedChanges>,
+) {
     let value = format!("{}{}output", spec.run.update.namespace, hostile::CANARY).into();
     let outputs =
         matches!(verdict, Verdict::Succeeded {}).then(|| [("n".to_owned(), OutputValue { value, secret: true })].into());
@@ -298,6 +335,7 @@ fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: 
         project: Some(project_of(&spec.stack)),
         changes: [("create".to_owned(), 1)].into(),
         drift: spec.preview_only.then(|| Drift { count: drift, resources: Vec::new() }),
+        plan: plan.cloned(),
         inputs: spec.inputs.clone(),
         ..RunResult::new(verdict, began, world.now())
     };

@@ -47,6 +47,10 @@ pub(super) enum Action {
     },
     /// The last Update that a user created.
     DeleteUpdate,
+    /// All plans of the Stack need an approval, or only some; `None` needs none.
+    Guard(usize, Option<&'static str>),
+    /// The cluster's admission policy is as shipped; `false` makes it forbid nothing.
+    Policy(bool),
     TerminateNamespace,
     /// A tenant of another namespace creates its Secret, its Program and its Stack.
     Settle(&'static str),
@@ -79,6 +83,7 @@ impl Action {
                 | Self::Watch(_, false)
                 | Self::GiveAway(false)
                 | Self::Refuse(false)
+                | Self::Policy(true)
                 | Self::Attack(Attack::Unwatch, _)
         )
     }
@@ -184,4 +189,21 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
     ];
     let at = |seconds| begin + SignedDuration::from_secs(seconds);
     (actions.into_iter().map(|(seconds, action)| (at(seconds), action)).collect(), at(901))
+}
+
+/// The actions that make Stacks guarded: one all of whose plans need an approval, and one of whose plans some do.
+pub(super) fn guarded(dice: &mut Dice, begin: Timestamp, end: Timestamp, without_policy: bool) -> Vec<(Timestamp, Action)> {
+    let mut script = vec![(begin, Action::Policy(true))];
+    for (stack, policy) in [(1, "required"), (3, "unless replace")] {
+        script.push((begin + MADE_WITHIN + dice.seconds(60), Action::Guard(stack, Some(policy))));
+        if dice.chance(200) {
+            script.push((end - dice.seconds(300), Action::Guard(stack, None)));
+        }
+    }
+    if without_policy || dice.chance(400) {
+        let at = begin + MADE_WITHIN + dice.seconds(300);
+        script.push((at, Action::Policy(false)));
+        script.push((end.min(at + dice.seconds(600)), Action::Policy(true)));
+    }
+    script
 }

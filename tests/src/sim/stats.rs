@@ -42,6 +42,14 @@ stats! {
     by_hand: u64 = sum,
     /// Operations that were drift checks.
     checks: u64 = sum,
+    /// Plans that runners made for guarded Stacks.
+    plans: u64 = sum,
+    /// Plans that users approved.
+    approvals: u64 = sum,
+    /// Plans that were applied.
+    applied: u64 = sum,
+    /// Plans that were not the approved ones any more when they were to be applied.
+    stale: u64 = sum,
     /// Operations that failed or were killed.
     failures: u64 = sum,
     /// Operations that were stopped.

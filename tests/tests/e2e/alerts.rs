@@ -129,11 +129,12 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     team.apply_stack("app", Source::GitRepository("app"), more).await?;
 
     let revision = format!("main@sha1:{id}");
+    let command = |verb: &str| format!("kubectl driftless {verb} app --namespace alerts");
     let failures = inbox.wait("/errors", "reason", "StackUpdateFailure", 2).await?;
     for failure in &failures {
         assert_eq!(
             (&failure["severity"], &failure["metadata"], &failure["reportingController"]),
-            (&json!("error"), &json!({ "revision": revision, "commit": id }), &json!("driftless"))
+            (&json!("error"), &json!({ "revision": revision, "commit": id, "command": command("logs") }), &json!("driftless"))
         );
         let about = &failure["involvedObject"];
         assert_eq!(
@@ -152,11 +153,19 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     let created = inbox.wait("/all", "reason", "StackCreated", 1).await?;
     assert_eq!(
         (&created[0]["severity"], &created[0]["message"], &created[0]["metadata"]),
-        (&json!("info"), &json!("Stack app: Successfully updated stack"), &json!({ "revision": revision, "commit": id }))
+        (
+            &json!("info"),
+            &json!("Stack app: Successfully updated stack"),
+            &json!({ "revision": revision, "commit": id, "command": command("diff") })
+        )
     );
     let begun = inbox.wait("/all", "reason", "StackUpdateDetected", 3).await?;
     for event in begun {
-        assert_eq!((&event["severity"], &event["metadata"]), (&json!("info"), &json!({ "revision": revision })), "no verdict");
+        assert_eq!(
+            (&event["severity"], &event["metadata"]),
+            (&json!("info"), &json!({ "revision": revision, "command": command("logs") })),
+            "no verdict"
+        );
     }
 
     // Flux gets events in order: all earlier ones have arrived before this one.

@@ -10,7 +10,10 @@ use driftless_tests::{
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::world::{alone, keys, quiet, s3};
+use crate::{
+    cli::Page,
+    world::{alone, keys, quiet, s3},
+};
 
 const CONFIG: &str = "canary-config-93be";
 const ENV: &str = "canary-env-55aa";
@@ -59,6 +62,12 @@ async fn secret_value_appears_only_in_its_secrets() -> Result<()> {
     let canaries = [CONFIG, ENV, PASSPHRASE];
     for canary in canaries {
         in_no_object_but_secrets(&world, canary).await?;
+    }
+    let page = Page::open(&world, &team.name).await?;
+    let run = updates[1].name_any();
+    for path in ["stack?name=app".to_owned(), "diff?name=app".to_owned(), format!("update?name={run}&after=&requested=")] {
+        let shown = page.read(&format!("/api/{path}&namespace={}", team.name)).await?.to_string();
+        ensure!(shown.contains(&run) && !canaries.iter().any(|canary| shown.contains(canary)), "{path}: {shown}");
     }
     in_no_file(Path::new(world.get("WORLD_LOGS")?), &canaries)?;
     in_no_file(Path::new(&team.state()?), &canaries)?;

@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt as _, api::DeleteParams};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
-    process::Command,
+    process::{Child, Command},
 };
 
 use crate::{logs::printed, updates::wait, world::shared};
@@ -28,6 +28,43 @@ pub fn command(world: &Handle, namespace: &str, arguments: &[&str]) -> Result<Co
     let mut command = Command::new(binary);
     command.env_clear().env("KUBECONFIG", world.get("KUBECONFIG")?).args(["--namespace", namespace]).args(arguments);
     Ok(command)
+}
+
+/// The page of `kubectl driftless ui`, as the browser of its user reads it.
+pub struct Page {
+    _process: Child,
+    client: reqwest::Client,
+    root: String,
+    token: String,
+    port: String,
+}
+
+impl Page {
+    /// Starts the command.
+    pub async fn open(world: &Handle, namespace: &str) -> Result<Self> {
+        let mut command = command(world, namespace, &["ui"])?;
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+        let lines = BufReader::new(process.stdout.take().context("its output")?).lines();
+        let url = { lines }.next_line().await?.context("a URL")?;
+        let (root, token) = url.split_once("/?token=").context("a token")?;
+        let port = root.rsplit(':').next().context("a port")?.to_owned();
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        Ok(Self { _process: process, client, root: root.to_owned(), token: token.to_owned(), port })
+    }
+
+    /// The status and the text of an answer to a request with this token.
+    async fn answer(&self, path: &str, token: &str) -> Result<(u16, String)> {
+        let cookie = format!("driftless-{}={token}", self.port);
+        let answer = self.client.get(format!("{}{path}", self.root)).header("cookie", cookie).send().await?;
+        Ok((answer.status().as_u16(), answer.text().await?))
+    }
+
+    /// What a path answers.
+    pub async fn read(&self, path: &str) -> Result<Value> {
+        let (status, text) = self.answer(path, &self.token).await?;
+        ensure!(status == 200, "{path}: {status} {text}");
+        Ok(serde_json::from_str(&text)?)
+    }
 }
 
 /// What the CLI prints and its exit code.
@@ -188,31 +225,17 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     let maps = Api::<ConfigMap>::namespaced(world.client.clone(), &team.name);
     maps.delete(&format!("{last}-log"), &DeleteParams::default()).await?;
     let log = printed(&team, &team.updates("app").await?.pop().context("an Update")?)?;
-    let mut page = command(&world, &team.name, &["ui"])?;
-    let mut page = page.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
-    let lines = BufReader::new(page.stdout.take().context("its output")?).lines();
-    let url = { lines }.next_line().await?.context("a URL")?;
-    let (root, token) = url.split_once("/?token=").context("a token")?;
-    let port = root.rsplit(':').next().context("a port")?;
-    let client = reqwest::Client::builder().no_proxy().build()?;
-    let read = async |path: &str, cookie: String| {
-        let answer = client.get(format!("{root}{path}")).header("cookie", cookie).send().await?;
-        anyhow::Ok((answer.status().as_u16(), answer.text().await?))
-    };
-    let cookie = format!("driftless-{port}={token}");
-    let (status, fleet) = read("/api/stacks", cookie.clone()).await?;
-    let fleet: Value = serde_json::from_str(&fleet)?;
-    ensure!(status == 200 && fleet["rows"][0]["name"] == "app" && fleet["rows"][0]["state"] == "Ready", "{fleet}");
-    let (_, stack) = read("/api/stack?namespace=cli-page&name=app", cookie.clone()).await?;
-    let stack: Value = serde_json::from_str(&stack)?;
+    let page = Page::open(&world, &team.name).await?;
+    let fleet = page.read("/api/stacks").await?;
+    ensure!(fleet["rows"][0]["name"] == "app" && fleet["rows"][0]["state"] == "Ready", "{fleet}");
+    let stack = page.read("/api/stack?namespace=cli-page&name=app").await?;
     ensure!(stack["explanation"]["reason"] == "Ready" && stack["runs"][0]["state"] == "succeeded", "{stack}");
     let run = stack["runs"][0]["name"].as_str().context("a run")?;
-    let (_, run) = read(&format!("/api/update?namespace=cli-page&name={run}&after="), cookie).await?;
-    let run: Value = serde_json::from_str(&run)?;
+    let run = page.read(&format!("/api/update?namespace=cli-page&name={run}&after=&requested=")).await?;
     ensure!(run["complete"] == true && run["log"] == log.as_str() && log.contains("Resources:"), "{run}");
     ensure!(run["resources"].as_array().is_some_and(|found| !found.is_empty()), "{run}");
-    for (path, cookie) in [("/", String::new()), ("/api/stacks", format!("driftless-{port}={}", "0".repeat(64)))] {
-        let (status, text) = read(path, cookie).await?;
+    for (path, token) in [("/", String::new()), ("/api/stacks", "0".repeat(64))] {
+        let (status, text) = page.answer(path, &token).await?;
         ensure!(status == 403 && !text.contains("app"), "{path}: {status} {text}");
     }
     let diff = done(&team, &["diff", "app"]).await?;

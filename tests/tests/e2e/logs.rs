@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    cli::command,
+    cli::{Page, command},
     updates::{ours, wait},
     world::{keys, s3, shared},
 };
@@ -315,7 +315,25 @@ async fn expired_link_to_a_log_is_renewed_for_a_reader_who_may_ask() -> Result<(
     ensure!(shown.status.success() && text == whole, "{text}\n{note}");
     assert_eq!(note, "link to the log has expired; requested a new one by the annotation driftless.dev/log-requested-at\n");
     let renewed = updates.get(&name).await?;
-    assert_eq!(answer(&log_link(&renewed)?.url).await?, (200, whole));
+    assert_eq!(answer(&log_link(&renewed)?.url).await?, (200, whole.clone()));
+
+    // The page asks once and reads again; the link may be there at once.
+    updates.patch_status(&name, &PatchParams::default(), &expired).await?;
+    let page = Page::open(&world, &team.name).await?;
+    let path = format!("/api/update?namespace={}&name={name}&after=&requested=", team.name);
+    let first = page.read(&path).await?;
+    let requested = first["requested"].as_str().context("a request")?;
+    ensure!(first["note"].as_str().is_some_and(|note| note.starts_with("link to the log has expired; requested")), "{first}");
+    ready::until("the page has the whole log", RUN, async || {
+        let run = page.read(&format!("{path}{requested}")).await?;
+        ensure!(run["log"] == whole.as_str() && run["requested"].is_null() && run["note"].is_null(), "{run}");
+        Ok(())
+    })
+    .await?;
+    updates.patch_status(&name, &PatchParams::default(), &expired).await?;
+    let shown = command(&world, &team.name, &["diff", "app"])?.output().await?;
+    let (text, note) = (String::from_utf8(shown.stdout)?, String::from_utf8(shown.stderr)?);
+    ensure!(text.contains("+ create urn:pulumi:") && note.contains("expired; requested a new one"), "{text}\n{note}");
     ensure!(renewed.status.as_ref().map(|status| &status.conditions) == update.status.as_ref().map(|status| &status.conditions));
     team.clear().await
 }

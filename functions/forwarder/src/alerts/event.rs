@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
 use driftless_contract::EVENT_REPORTER;
+use driftless_core::EventReason;
 use driftless_kubernetes::EVENT_REVISION;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
@@ -118,24 +119,33 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
             metadata.insert(format!("{EVENTS_GROUP}/commit"), json!(commit));
         }
     }
+    // The Event's own namespace and not that of the object it names: a user who may write Events here may only report on this
+    // namespace.
+    let namespace = text(&event.metadata.namespace);
+    if let Some(command) = command(&reason, &namespace, &name) {
+        metadata.insert(format!("{GROUP}/command"), json!(command));
+    }
     FluxEvent {
         severity: if event.type_.as_deref() == Some("Warning") { "error" } else { "info" },
         timestamp: time.strftime("%FT%TZ").to_string(),
         message: format!("Stack {name}: {}", text(&event.note)),
-        involved_object: InvolvedObject {
-            api_version: API_VERSION,
-            kind: KIND,
-            // The Event's own namespace and not that of the object it names: a user who may write Events here may only report on
-            // this namespace.
-            namespace: text(&event.metadata.namespace),
-            name,
-            uid: text(&regarding.uid),
-        },
+        involved_object: InvolvedObject { api_version: API_VERSION, kind: KIND, namespace, name, uid: text(&regarding.uid) },
         reason,
         metadata,
         reporting_controller: EVENT_REPORTER,
         reporting_instance: text(&event.reporting_instance),
     }
+}
+
+/// The command that shows more about the Stack. `None` for an unknown reason, and for a name that no object has: the Event may be
+/// forged, and people paste the command into a shell.
+fn command(reason: &str, namespace: &str, name: &str) -> Option<String> {
+    let is_name = |name: &str| {
+        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        name.bytes().all(is_allowed) && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+    };
+    let reason = EventReason::parse(reason).filter(|_| is_name(namespace) && is_name(name))?;
+    Some(format!("kubectl driftless {} {name} --namespace {namespace}", reason.command()))
 }
 
 /// The beginning of a text.
@@ -197,6 +207,7 @@ mod tests {
                 "message": "Stack app: Failed to update stack: up failed",
                 "reason": "StackUpdateFailure",
                 "metadata": {
+                    "source.toolkit.fluxcd.io/command": "kubectl driftless logs app --namespace shop",
                     "source.toolkit.fluxcd.io/revision": revision,
                     "source.toolkit.fluxcd.io/token": "0d9f6b56",
                     "event.toolkit.fluxcd.io/commit": COMMIT,
@@ -210,8 +221,25 @@ mod tests {
     #[test]
     fn an_event_about_no_revision_has_none() {
         let flux = flux(&event("Warning", "StackConfigInvalid", "spec.stack: missing", &Value::Null));
-        assert_eq!(Value::Object(flux.metadata), json!({ "source.toolkit.fluxcd.io/token": "0d9f6b56" }));
+        let command = "kubectl driftless explain app --namespace shop";
+        let expected = json!({ "source.toolkit.fluxcd.io/command": command, "source.toolkit.fluxcd.io/token": "0d9f6b56" });
+        assert_eq!(Value::Object(flux.metadata), expected);
         assert_eq!((flux.severity, flux.message.as_str()), ("error", "Stack app: spec.stack: missing"));
+    }
+
+    #[test]
+    fn command_is_made_of_known_reasons_and_valid_names_only() {
+        assert_eq!(command("DriftDetected", "shop", "a.b-1").unwrap(), "kubectl driftless diff a.b-1 --namespace shop");
+        for (reason, namespace, name) in [
+            ("Unknown", "shop", "app"),
+            ("DriftDetected", "shop", "app; rm -rf ~"),
+            ("DriftDetected", "shop", "$(id)"),
+            ("DriftDetected", "shop", "--kubeconfig"),
+            ("DriftDetected", "shop", ""),
+            ("DriftDetected", "", "app"),
+        ] {
+            assert_eq!(command(reason, namespace, name), None, "{reason} {namespace} {name}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `ui`: a page on loopback that shows the fleet and each Stack, with the rights of the user. It only reads.
+//! `ui`: a page on loopback that shows the fleet and each Stack, with the rights of the user. It only reads, except that it requests
+//! new links to logs.
 
 pub mod fleet;
 pub mod graph;
@@ -201,9 +202,12 @@ async fn stack(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     })))
 }
 
-/// The recorded differences of a Stack.
-async fn diff(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<diff::Diff>> {
-    Ok(Json(commands::difference(&page.cluster, &found(&page, &uri).await?).await?))
+/// The recorded differences of a Stack, with notes.
+async fn diff(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
+    let mut notes = Vec::new();
+    let stack = found(&page, &uri).await?;
+    let diff = commands::difference(&page.cluster, &stack, page.now, |note| notes.push(note.to_owned())).await?;
+    Ok(Json(json!({ "diff": diff, "notes": notes })))
 }
 
 /// The dependencies of a Stack.
@@ -213,12 +217,19 @@ async fn graph(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<graph::Gr
     Ok(Json(graph::of(&name, &stacks)))
 }
 
-/// A run with the part of its log after the position `after`, and its resources.
+/// A run with the part of its log after the position `after`, and its resources. A new link in place of an expired one is requested
+/// once, and the page asks again with the time of the request.
 async fn update(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     let [namespace, name] = [parameter(&uri, "namespace")?, parameter(&uri, "name")?];
     let after = parameter(&uri, "after").ok().filter(|after| !after.is_empty());
     let found: Option<Update> = page.cluster.find(&namespace, &name).await?;
     let Some(update) = found else { return Ok(Json(json!({ "deleted": true }))) };
+    let requested = parameter(&uri, "requested").ok().and_then(|at| at.parse().ok());
+    let (requested, note) = match log::renewal(&page.cluster, &update, requested, (page.now)()).await {
+        log::Renewal::None => (None, None),
+        log::Renewal::Awaited(at, note) => (Some(at), Some(note)),
+        log::Renewal::Refused(note) => (None, Some(note)),
+    };
     let log = log::read(&page.cluster, &update, after.as_deref()).await?;
     let absent = log.is_none().then(|| log::absent(&update));
     let log::Log { whole, text, last } = log.unwrap_or_default();
@@ -228,6 +239,8 @@ async fn update(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> 
         "log": text,
         "last": last,
         "absent": absent,
+        "requested": requested,
+        "note": note,
         "resources": resources(&whole, &failures(&page.cluster, &update).await),
     })))
 }

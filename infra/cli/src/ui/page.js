@@ -1,4 +1,4 @@
-// The page reads from the server that `kubectl driftless ui` is, and writes nothing. Names, messages and logs come from the cluster: they
+// The page reads from the server that `kubectl driftless ui` is, and sends nothing else. Names, messages and logs come from the cluster: they
 // become text nodes, never HTML. The Content-Security-Policy refuses anything else.
 "use strict";
 
@@ -177,7 +177,7 @@ function showStack(namespace, name, chosen) {
     const last = JSON.stringify(stack.runs.map((run) => [run.name, run.ended]));
     if (last !== newest) {
       newest = last;
-      load(parts.diff, "Differences", () => read("api/diff", { namespace, name }), renderDiff, current);
+      load(parts.diff, "Differences", () => read("api/diff", { namespace, name }), (answer) => renderDiff(answer, namespace, name), current);
       load(parts.graph, "Dependencies", () => read("api/graph", { namespace, name }), (graph) => renderGraph(graph, namespace, name), current);
     }
   });
@@ -265,11 +265,13 @@ function follow(section, namespace, name, chosen) {
   const state = el("div", {});
   const timeline = el("div", {});
   const resources = el("div", {});
+  const note = el("p", { class: "faint", role: "status" });
   let after = "";
-  section.replaceChildren(el("h3", {}, `Run ${name}`), state, timeline, resources, log);
+  let requested = "";
+  section.replaceChildren(el("h3", {}, `Run ${name}`), state, timeline, resources, note, log);
   repeat(2000, async (current) => {
     if (!chosen()) return false;
-    const answer = await read("api/update", { namespace, name, after });
+    const answer = await read("api/update", { namespace, name, after, requested });
     if (!current() || !chosen()) return false;
     if (answer.deleted) {
       section.replaceChildren(el("h3", {}, `Run ${name}`), el("p", { class: "faint" }, "Its Update was deleted with its log."));
@@ -279,12 +281,14 @@ function follow(section, namespace, name, chosen) {
     renderTimeline(timeline, answer.run);
     renderResources(resources, answer);
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 20;
-    if (answer.log) log.append(answer.log);
-    else if (answer.absent && !after) log.replaceChildren(answer.absent);
-    if (answer.log && !after && log.firstChild !== log.lastChild) log.replaceChildren(answer.log);
-    after = answer.last || after;
+    note.textContent = answer.note || "";
+    if (!after) log.replaceChildren(answer.log || answer.absent || "");
+    else log.append(answer.log);
+    // The whole log follows the part that is shown until its new link is there.
+    requested = answer.requested || "";
+    after = requested ? "" : answer.last || after;
     if (atEnd) log.scrollTop = log.scrollHeight;
-    return !answer.complete;
+    return Boolean(requested) || !answer.complete;
   });
 }
 
@@ -350,13 +354,17 @@ function renderTimeline(section, run) {
     el("p", { class: "faint" }, "The bars have one scale, from the first step to the end of the last."));
 }
 
-function renderDiff(diff) {
-  if (!diff.runs.length) return el("p", { class: "faint" }, "No preview, update or drift check has ended.");
-  const titles = { preview: "The last preview", update: "The last update", driftCheck: "The last drift check" };
-  const unnamed = (run) => run.unnamed && el("p", { class: "faint" }, `${run.unnamed} more, which the log does not name`);
-  return diff.runs.map((run) => el("div", { class: "card" },
+function renderDiff({ diff, notes }, namespace, name) {
+  const said = notes.map((note) => el("p", { class: "faint" }, note));
+  if (!diff.runs.length) return [...said, el("p", { class: "faint" }, "No preview, update or drift check has ended.")];
+  const titles = { plan: "The plan", preview: "The last preview", update: "The last update", driftCheck: "The last drift check" };
+  const unnamed = (run) => run.unnamed && el("p", { class: "faint" }, `${run.unnamed} more, which ${run.kind === "plan" ? "its status" : "the log"} does not name`);
+  const commands = (run) => run.hash && ["approve", "reject"].map((verb) =>
+    el("p", {}, `To ${verb} exactly this plan: `, el("code", {}, `kubectl driftless ${verb} ${name} -n ${namespace} --plan ${run.hash}`)));
+  return [...said, ...diff.runs.map((run) => el("div", { class: "card" },
     el("p", {}, el("strong", {}, titles[run.kind]), `, ${ago(run.ended)}: `, el("span", { class: run.differs === false ? null : "bad" }, run.summary)),
-    run.resources.length ? el("ol", { class: "plain resources" }, run.resources.map(resourceLine)) : null, unnamed(run) || null));
+    commands(run) || null,
+    run.resources.length ? el("ol", { class: "plain resources" }, run.resources.map(resourceLine)) : null, unnamed(run) || null))];
 }
 
 function renderGraph(graph, namespace, name) {

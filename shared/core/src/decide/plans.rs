@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{Reconciliation, launch};
 use crate::{
     ApprovalSettings, CurrentUpdate, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
-    PlanHash, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
+    PlanHash, PlanState, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     governed::Ruling,
     observe, proposal_name, retry,
@@ -52,6 +52,25 @@ impl Reconciliation<'_> {
         let plan = &self.stack.status.plan;
         let is_of = |proposal: &Proposal| proposal.state.is_pending() && proposal.wish.commit == revision;
         self.stack.approval.is_some() && (plan.current.is_some() || plan.proposal.as_ref().is_some_and(is_of))
+    }
+
+    /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
+    pub(super) fn failed_preview(&mut self, revision: &str) -> Option<Readiness> {
+        let Stack { approval: Some(_), deleting: false, generation, reconcile_request, status, .. } = &self.stack else {
+            return None;
+        };
+        let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
+        let Wish { commit, generation: of, reconcile_request: answers, .. } = &proposal.wish;
+        let is_wanted = (commit.as_str(), of, answers) == (revision, generation, reconcile_request);
+        let is_over = proposal.expires.is_some_and(|at| at <= self.now);
+        if proposal.state != PlanState::Failed || !is_wanted || is_over {
+            return None;
+        }
+        let (readiness, expires) = (approval::failed(proposal), proposal.expires);
+        if let Some(at) = expires {
+            self.requeue_by(at);
+        }
+        Some(readiness)
     }
 
     /// While a plan waits for its approval, git is polled as at any other time.

@@ -1,0 +1,236 @@
+//! Guarded Stacks: the users who approve their plans, an intruder, and the checks of what was run.
+
+use std::collections::{BTreeMap, HashMap};
+
+use driftless_api::{POLICY, Stack, names};
+use driftless_contract::{Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
+use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState};
+use driftless_testkit::World;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Breakage,
+    chances::Dice,
+    ledger::{LOOK, Ledger},
+    outside,
+};
+
+/// How often the users read the plans, in seconds.
+pub(super) const REVIEW_SECONDS: i64 = 60;
+/// The policy and its binding, as shipped.
+const SHIPPED: &str = include_str!("../../../infra/kubernetes/approval.yaml");
+const APPROVER: &str = "alice";
+const INTRUDER: &str = "mallory";
+
+/// What the checks know about guarded Stacks. Nothing of it comes from a status.
+#[derive(Default)]
+pub(super) struct Approvals {
+    /// Since when a Stack is guarded, and whether all its plans need an approval, by uid.
+    guarded: HashMap<String, (Timestamp, bool)>,
+    /// The cluster has the policy as it is shipped.
+    pub(super) policy: bool,
+    /// The kind of change of each plan that a runner made, by the Stack's uid.
+    plans: HashMap<(String, PlanHash), ChangeKind>,
+    /// How many approvals of a plan no run has used.
+    approved: HashMap<(String, PlanHash), u32>,
+    /// The digest of the launcher for each set of inputs.
+    bindings: HashMap<String, PlanHash>,
+    /// Runners apply whatever plan they find.
+    pub(super) are_ignored: bool,
+    /// What is deployed in a Pulumi stack, and how many runs changed it. `None` if a run failed midway.
+    deployed: BTreeMap<String, (u64, Option<String>)>,
+}
+
+impl Ledger {
+    /// A user turned the guard of a Stack on, or off.
+    pub(super) fn guard(&mut self, uid: &str, annotation: Option<&str>) {
+        let (now, guarded) = (self.now, &mut self.approvals.guarded);
+        match annotation {
+            Some(policy) => _ = guarded.insert(uid.into(), (now, policy == "required")),
+            None => _ = guarded.remove(uid),
+        }
+    }
+
+    /// Checks the launch of a task for a guarded Stack.
+    pub(super) fn see_guarded_launch(&mut self, launch: &Launch) {
+        let Some(request) = &launch.request else { return };
+        let Some(stack) = request.stack.as_ref().filter(|_| !launch.preview) else { return };
+        let Some((since, all)) = self.approvals.guarded.get(&stack.uid).copied() else { return };
+        if self.now.duration_since(since) <= LOOK {
+            return;
+        }
+        let permits = match &request.plan {
+            Some(PlanMode::Apply { hash, .. }) => {
+                let plan = (stack.uid.clone(), hash.clone());
+                self.approvals.approved.contains_key(&plan)
+                    || !all && self.approvals.plans.get(&plan) != Some(&ChangeKind::Replace)
+            }
+            Some(PlanMode::Propose {}) | None => false,
+        };
+        let update = &launch.run.update;
+        self.check(permits, || format!("13: {update} begins, and its Stack needs an approval: {:?}", request.plan));
+    }
+
+    /// The plan that a runner makes for a spec. `pack` is the content of its tree.
+    pub(super) fn plan(
+        &mut self,
+        spec: &RunSpec,
+        request: &PlanRequest,
+        stack: &str,
+        pulumi_stack: &str,
+        pack: &[u8],
+    ) -> PlannedChanges {
+        let content = content(spec, pack);
+        let (version, deployed) = self.approvals.deployed.get(pulumi_stack).cloned().unwrap_or_default();
+        let is_same = deployed.as_ref() == Some(&content) && !spec.refresh;
+        let resources = hash(&[&content, &spec.refresh.to_string()]);
+        let kind = match (spec.refresh, resources.as_str().as_bytes().first()) {
+            (true, _) => ChangeKind::Refresh,
+            (false, Some(b'0'..=b'7')) => ChangeKind::Replace,
+            (false, _) => ChangeKind::Update,
+        };
+        let parts = PlanParts {
+            version: 1,
+            binding: request.binding.clone(),
+            state: hash(&[pulumi_stack, &version.to_string()]),
+            pulumi: "v3".into(),
+            tree: None,
+            resources,
+        };
+        let plan = PlannedChanges {
+            hash: hash(&[parts.binding.as_str(), parts.state.as_str(), parts.resources.as_str()]),
+            parts,
+            operation: Operation::Up,
+            counts: if is_same { BTreeMap::new() } else { [(kind, 1)].into() },
+            changes: Listed::default(),
+            unknown: Listed::default(),
+            unstable: Listed::default(),
+            made_at: self.now,
+        };
+        let inputs = format!(
+            "{stack} {} {content} {} {}",
+            spec.stack,
+            spec.refresh,
+            serde_json::to_string(&spec.inputs).unwrap_or_default()
+        );
+        let known = self.approvals.bindings.entry(inputs).or_insert_with(|| request.binding.clone()).clone();
+        self.check(known == request.binding, || {
+            format!("13: the plan of {} has another binding for the same inputs", spec.run.update.name)
+        });
+        self.stats.plans += 1;
+        self.approvals.plans.insert((stack.into(), plan.hash.clone()), kind);
+        plan
+    }
+
+    /// Returns whether another plan than this one was approved for a run.
+    pub(super) fn is_stale(&mut self, spec: &RunSpec, plan: &PlannedChanges) -> bool {
+        let approved = spec.plan.as_ref().and_then(|request| request.approved.as_ref());
+        let is_stale = approved.is_some_and(|approved| *approved != plan.hash) && !self.approvals.are_ignored;
+        self.stats.stale += u64::from(is_stale);
+        is_stale
+    }
+
+    /// Records that a runner applies a plan.
+    pub(super) fn apply_plan(&mut self, spec: &RunSpec, stack: &str, plan: &PlannedChanges) {
+        let (name, found) = (&spec.run.update.name, (stack.to_owned(), plan.hash.clone()));
+        self.stats.applied += 1;
+        let Some((_, all)) = self.approvals.guarded.get(stack).copied() else { return };
+        if !all && plan.count(ChangeKind::Replace) == 0 {
+            return;
+        }
+        let unused = self.approvals.approved.get_mut(&found).filter(|unused| **unused > 0);
+        let is_approved = unused.map(|unused| *unused -= 1).is_some();
+        self.check(is_approved, || format!("13: {name} applies plan {}, which has no unused approval", plan.hash));
+    }
+
+    /// Records that an operation begins to change a Pulumi stack.
+    pub(super) fn begin_change(&mut self, pulumi_stack: &str) {
+        let (version, deployed) = self.approvals.deployed.entry(pulumi_stack.into()).or_default();
+        (*version, *deployed) = (*version + 1, None);
+    }
+
+    /// Records that it succeeded.
+    pub(super) fn end_change(&mut self, pulumi_stack: &str, content: String) {
+        if let Some((_, deployed)) = self.approvals.deployed.get_mut(pulumi_stack) {
+            *deployed = Some(content);
+        }
+    }
+}
+
+/// The desired state of a run: its tree and its configuration.
+pub(super) fn content(spec: &RunSpec, pack: &[u8]) -> String {
+    let source = match &spec.source {
+        RunSource::Tree { .. } => "tree",
+        RunSource::Project(_) => "project",
+    };
+    let config = serde_json::to_string(&spec.config).unwrap_or_default();
+    hash(&[source, &String::from_utf8_lossy(pack), &config]).to_string()
+}
+
+fn hash(parts: &[&str]) -> PlanHash {
+    PlanHash::from(<[u8; 32]>::from(Sha256::digest(parts.join("\n"))))
+}
+
+/// Writes the policy and its binding as they are shipped, or so that they forbid nothing.
+pub(super) fn write_policy(world: &World, intact: bool, ledger: &mut Ledger) {
+    ledger.approvals.policy = intact;
+    for mut object in shipped() {
+        if !intact && object["kind"] == "ValidatingAdmissionPolicyBinding" {
+            object["spec"]["validationActions"] = json!(["Audit"]);
+        }
+        world.insert(object);
+    }
+}
+
+/// The policy and its binding.
+pub(super) fn shipped() -> impl Iterator<Item = Value> {
+    let objects: Vec<Value> = serde_saphyr::from_multiple(SHIPPED).unwrap_or_default();
+    objects.into_iter().filter(|object| object["metadata"]["name"] == POLICY)
+}
+
+/// The users read the plans of the guarded Stacks. `calm`: they approve all, so that everything settles.
+pub(super) fn review(world: &World, ledger: &mut Ledger, dice: &mut Dice, calm: bool, breakage: Option<Breakage>) {
+    for stack in outside::stacks(world) {
+        let (read, choice) = (calm || dice.chance(700), if calm { 0 } else { dice.below(10) });
+        if read {
+            review_one(world, ledger, &stack, choice, breakage);
+        }
+    }
+}
+
+fn review_one(world: &World, ledger: &mut Ledger, stack: &Stack, choice: u32, breakage: Option<Breakage>) {
+    let uid = stack.metadata.uid.clone().unwrap_or_default();
+    let annotations = stack.metadata.annotations.clone().unwrap_or_default();
+    let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+    let hash = plan.and_then(|plan| PlanHash::parse(plan.hash.as_deref()?));
+    let (Some(plan), Some(hash), true) = (plan, hash, annotations.contains_key(names::APPROVAL)) else { return };
+    let key = outside::key_in(&stack.namespace().unwrap_or_default(), outside::STACK_KIND, &stack.name_any());
+    let write = |changes: &[(&str, Option<&str>)]| outside::annotate(world, &key, changes);
+    let is_set = |name: &str| annotations.get(name).map(String::as_str) == Some(hash.as_str());
+    match plan.state.as_deref().and_then(PlanState::parse) {
+        Some(PlanState::Proposed) if !ledger.approvals.policy => {
+            // An approval that no reconciliation sees before the policy is back counts if its plan was shown before.
+            let is_void = plan.offered != Some(true) || breakage == Some(Breakage::Policies);
+            if is_void && !is_set(names::APPROVE) {
+                ledger.tell(|| format!("intruder: approves {hash}"));
+                write(&[(names::APPROVE, Some(hash.as_str())), (names::APPROVED_BY, Some(INTRUDER))]);
+            }
+        }
+        Some(PlanState::Proposed) if choice == 9 => write(&[(names::REJECT, Some(hash.as_str()))]),
+        Some(PlanState::Proposed) if choice == 8 => {
+            let other: String = hash.as_str()[..8].chars().chain(hash.as_str()[8..].chars().rev()).collect();
+            write(&[(names::APPROVE, Some(&other)), (names::APPROVED_BY, Some(APPROVER))]);
+        }
+        Some(PlanState::Proposed) if !is_set(names::APPROVE) => {
+            ledger.stats.approvals += 1;
+            ledger.tell(|| format!("user: approves {hash}"));
+            *ledger.approvals.approved.entry((uid, hash.clone())).or_default() += 1;
+            write(&[(names::APPROVE, Some(hash.as_str())), (names::APPROVED_BY, Some(APPROVER))]);
+        }
+        Some(PlanState::Rejected) => write(&[(names::REJECT, None)]),
+        _ => {}
+    }
+}
