@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 24] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 25] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
@@ -38,6 +38,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 24] = [
     ("LauncherRole", "s3:PutObject", "caches/*", Sometimes, "An entry that is used again is written again after a day."),
     ("RecorderRole", "s3:DeleteObject", "caches/*", Sometimes, CACHE),
     ("RecorderRole", "s3:GetObject", "audit/*", Sometimes, "A record that exists is compared with the one to write."),
+    ("ReconcilerRole", "s3:GetObject", "plans/*", Sometimes, "Only the plan of a Stack under a policy of its cluster is read."),
     ("RecorderRole", "s3:PutObject", "plans/*", Sometimes, "Only a run of a Stack with an approval makes a plan."),
     ("RecorderRole", "s3:GetObject", "plans/*", Sometimes, "A plan that is recorded is compared with the one to write."),
     ("TaskRole", "s3:PutObject", "tasks/*/out/cache/build", Sometimes, LANGUAGES),
