@@ -134,7 +134,13 @@ impl EventReason {
             | Self::ResourceFailed
             | Self::StackUpdateDetected
             | Self::StackUpdateFailure => "logs",
-            Self::DriftDetected | Self::DriftResolved | Self::PlanProposed | Self::PlanStale | Self::StackCreated => "diff",
+            Self::DriftDetected
+            | Self::DriftResolved
+            | Self::PlanProposed
+            | Self::PlanStale
+            | Self::PolicyViolation
+            | Self::PolicyWarning
+            | Self::StackCreated => "diff",
             Self::ConfigLeftOut
             | Self::DriftCheckFailed
             | Self::FrequentResync
