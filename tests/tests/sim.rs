@@ -35,9 +35,14 @@ fn no_seed_breaks_an_invariant() {
         "the unusual did not happen: {stats:?}"
     );
     assert!(stats.checks > 20, "drift was not looked for: {stats:?}");
+    assert!(stats.retries > 5 && stats.expiries > 5, "no limited retry failed, or no TTL ended: {stats:?}");
     assert!(
         stats.attacks > 500 && stats.workspaces > 50 && stats.annotations > 50 && stats.rogues > 50,
         "nobody was attacked: {stats:?}"
+    );
+    assert!(
+        stats.plans > 50 && stats.approvals > 20 && stats.applied > 20 && stats.stale > 3,
+        "no plan was approved, or none changed before it was applied: {stats:?}"
     );
     assert!(stats.unswept > 10 && stats.outages > 20, "sweeps were not missing, or there was no outage: {stats:?}");
     assert!(stats.renewals > 5 && stats.waits > 100, "no tokens were renewed, or no limit was reached: {stats:?}");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use driftless_api::{POLICY, Stack, names};
-use driftless_contract::{Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
+use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
 use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState};
 use driftless_testkit::World;
 use jiff::Timestamp;
@@ -130,6 +130,10 @@ impl Ledger {
         let approved = spec.plan.as_ref().and_then(|request| request.approved.as_ref());
         let is_stale = approved.is_some_and(|approved| *approved != plan.hash) && !self.approvals.are_ignored;
         self.stats.stale += u64::from(is_stale);
+        if is_stale {
+            // It touches nothing, so it is no failure that is counted.
+            self.interrupt(&spec.run.uid);
+        }
         is_stale
     }
 
@@ -144,6 +148,11 @@ impl Ledger {
         let unused = self.approvals.approved.get_mut(&found).filter(|unused| **unused > 0);
         let is_approved = unused.map(|unused| *unused -= 1).is_some();
         self.check(is_approved, || format!("13: {name} applies plan {}, which has no unused approval", plan.hash));
+    }
+
+    /// Records that a plan has no changes: the Pulumi stack is what the Stack wants.
+    pub(super) fn is_deployed(&mut self, stack_uid: &str, spec: &RunSpec) {
+        self.secrets.insert(stack_uid.into(), secret_in(spec));
     }
 
     /// Records that an operation begins to change a Pulumi stack.
@@ -168,6 +177,14 @@ pub(super) fn content(spec: &RunSpec, pack: &[u8]) -> String {
     };
     let config = serde_json::to_string(&spec.config).unwrap_or_default();
     hash(&[source, &String::from_utf8_lossy(pack), &config]).to_string()
+}
+
+/// The value of its Secret that a run was given.
+pub(super) fn secret_in(spec: &RunSpec) -> Option<String> {
+    spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
+        ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
+        ConfigValue::Json(value) => value.to_string(),
+    })
 }
 
 fn hash(parts: &[&str]) -> PlanHash {

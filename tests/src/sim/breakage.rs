@@ -55,11 +55,15 @@ pub enum Breakage {
     Plans,
     /// The bucket has another key of digests at each read.
     Digests,
+    /// The API server writes no counted failure of a Stack with `spec.driftless.retries`.
+    Retries,
+    /// The API server writes that a Stack whose TTL has ended was to be deleted at once.
+    Warnings,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -85,6 +89,8 @@ impl Breakage {
         Self::Policies,
         Self::Plans,
         Self::Digests,
+        Self::Retries,
+        Self::Warnings,
     ];
 
     /// Returns whether it concerns guarded Stacks only.
@@ -107,6 +113,8 @@ impl Breakage {
             Self::Delays => "11:",
             Self::Tokens => "12:",
             Self::Approvals | Self::Spent | Self::Policies | Self::Plans | Self::Digests => "13:",
+            Self::Retries => "14:",
+            Self::Warnings => "15:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",
             Self::Fairness | Self::Turns => "S9",

@@ -20,6 +20,8 @@
 //! - 12: the tokens of a run are renewed before they expire.
 //! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per approval; a plan for the same
 //!   inputs has the same binding (`approvals.rs`).
+//! - 14: a state whose run failed is run again at most as often as `spec.driftless.retries` of its Stack allows.
+//! - 15: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it, and after a warning in time.
 //!
 //! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!
@@ -36,6 +38,8 @@
 //!
 //! In addition, `driftless_core::violations` checks the plan of every reconciliation.
 
+mod lives;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     rc::Rc,
@@ -48,9 +52,11 @@ use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
+use lives::Life;
+
 use super::{
     Fault, FaultKind, Stats,
-    approvals::Approvals,
+    approvals::{self, Approvals},
     hostile::{HOSTILE, QUIET, STACK},
     latency::Changes,
     outside::{NAMESPACE, project_of},
@@ -82,6 +88,8 @@ struct Run {
     succeeded: Option<bool>,
     /// The platform stopped its task.
     taken_away: bool,
+    /// Its task was stopped, by whatever.
+    interrupted: bool,
     /// Drift to fix came after it, so its state may run again.
     superseded: bool,
     /// It was a drift check, which changes nothing, and its result.
@@ -148,7 +156,13 @@ pub(super) struct Ledger {
     /// The uid of an existing Stack and whether its deletion destroys, by name.
     pub(super) stacks: HashMap<String, (String, bool)>,
     /// The value of its Secret in a Stack's last operation, by the Stack's uid.
-    secrets: HashMap<String, Option<String>>,
+    pub(super) secrets: HashMap<String, Option<String>>,
+    /// The limit on retries, by the Stack's uid and generation.
+    retries: HashMap<(String, i64), i64>,
+    /// What the Stacks say of their ends, by name.
+    lives: HashMap<String, Life>,
+    /// The names of the Stacks that users deleted.
+    deleted_by_users: HashSet<String>,
 }
 
 impl Ledger {
@@ -306,6 +320,7 @@ impl Ledger {
                 place,
                 succeeded: None,
                 taken_away: false,
+                interrupted: false,
                 superseded: false,
                 drift,
                 changes: !spec.is_preview(),
@@ -345,7 +360,7 @@ impl Ledger {
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
         let stack_uid = update.stack(SYSTEM).map(|stack| stack.uid);
         let request = ours.reconcile_request.clone().unwrap_or_default();
-        let secret = secret_in(spec);
+        let secret = approvals::secret_in(spec);
         let stack_uid = stack_uid?;
         if spec.is_preview() {
             return None;
@@ -365,11 +380,6 @@ impl Ledger {
             .map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
         state
-    }
-
-    /// Records that a plan has no changes: the Pulumi stack is what the Stack wants.
-    pub(super) fn is_deployed(&mut self, stack_uid: &str, spec: &RunSpec) {
-        self.secrets.insert(stack_uid.into(), secret_in(spec));
     }
 
     /// Allows a repetition of what a Stack ran so far.
@@ -395,6 +405,9 @@ impl Ledger {
             self.live.remove(&pulumi_stack);
         }
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
+        if succeeded == Some(false) {
+            self.check_retries(uid);
+        }
     }
 
     /// Checks an operation that started at `began` and has ended, whose tokens were last written at `written`.
@@ -411,14 +424,6 @@ impl Ledger {
         self.reclaimed.insert(task.run.uid.clone());
     }
 
-    /// Records that an operation is interrupted, because its task is stopped.
-    pub(super) fn interrupt(&mut self, uid: &str) {
-        let taken_away = self.reclaimed.contains(uid);
-        if let Some(run) = self.runs.get_mut(uid) {
-            run.taken_away = taken_away;
-        }
-    }
-
     /// Records that the task of an Update failed to start.
     pub(super) fn never_started(&mut self, update: &str) {
         self.stats.failed_starts += 1;
@@ -429,6 +434,7 @@ impl Ledger {
     pub(super) fn stack_written(&mut self, stack: &Stack) {
         let Stack { name, status, .. } = stack;
         self.change_written(stack);
+        self.life_written(stack);
         self.tell(|| {
             let current = status.current_update.as_ref().map(|current| &current.name);
             let last = status.last_update.as_ref().map(|last| (&last.name, last.state, last.failures));
@@ -523,6 +529,7 @@ impl Ledger {
     /// Records that a Stack was deleted.
     pub(super) fn stack_gone(&mut self, name: &str) {
         self.wanted.take_if(|_| name == STACK);
+        self.check_end_of_life(name);
         let Some((stack, true)) = self.stacks.remove(name) else { return };
         let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.changes;
         // The run of an Update that was deleted by force is unknown to its Stack.
@@ -571,14 +578,6 @@ impl Ledger {
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }
-}
-
-/// The value of its Secret that a run was given.
-fn secret_in(spec: &RunSpec) -> Option<String> {
-    spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
-        ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
-        ConfigValue::Json(value) => value.to_string(),
-    })
 }
 
 /// The folder of the tree that an Update names.

@@ -128,7 +128,15 @@ impl Outside {
                 ledger.given_away = away.then(|| world.now());
                 world.label_namespace(NAMESPACE, if away { "false" } else { "true" });
             }
-            Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
+            Action::DeleteStack(stack) => {
+                ledger.delete_by_user(STACKS[stack].0);
+                delete::<Stack>(world, STACKS[stack].0);
+            }
+            Action::Retries { stack, limit, first_backoff_seconds } => edit(world, &stack_key(stack), |stack| {
+                edit_marker(stack);
+                stack["spec"]["driftless"]["retries"] = json!({ "limit": limit, "firstBackoffSeconds": first_backoff_seconds });
+            }),
+            Action::Ttl { stack, minutes } => annotate(world, &stack_key(stack), &[(names::TTL, Some(&format!("{minutes}m")))]),
             Action::DeleteUpdateOf { stack, force } => {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
                 let update = get::<Update>(world, &current?)?;
@@ -159,6 +167,7 @@ impl Outside {
             Action::EditQuietSecret => write_secret(world, QUIET),
             Action::DeleteQuietStack => {
                 delete_in::<Secret>(world, QUIET, SECRET);
+                ledger.delete_by_user(hostile::STACK);
                 delete_in::<Stack>(world, QUIET, hostile::STACK);
                 ledger.want(world.object(&key_in(QUIET, STACK_KIND, hostile::STACK)).as_ref());
             }
@@ -182,6 +191,7 @@ impl Outside {
             Action::TerminateNamespace => {
                 self.terminated = true;
                 ledger.stats.terminations += 1;
+                STACKS.iter().for_each(|stack| ledger.delete_by_user(stack.0));
                 world.terminate_namespace(NAMESPACE);
             }
             Action::Push { broken } => return Some(self.push(broken, world, ledger)),
@@ -279,7 +289,11 @@ pub(super) fn stacks(world: &World) -> Vec<Stack> {
 /// What a Stack still waits for. `None` if it is at rest: every desired change was run, or time alone will not remove the
 /// obstacle.
 pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
-    let CoreStack { namespace, name, generation, deleting, reconcile_request, status, .. } = CoreStack::from(stack);
+    let CoreStack { namespace, name, generation, deleting, reconcile_request, status, spec, ttl, .. } = CoreStack::from(stack);
+    // An end that destroys nothing is only announced.
+    if ttl.is_some() && (spec.destroy_on_finalize || status.expiry.is_none()) {
+        return Some(format!("Stack {name} is not at the end of its TTL: {ttl:?}, {status:?}"));
+    }
     let known = STACKS.iter().find(|known| known.0 == name)?;
     let revision = match known.2 {
         Field::Program => get_in::<Program>(world, &namespace, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string(),
@@ -320,7 +334,7 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     let rests = match &status.readiness {
         Some(Readiness::Ready) => !deleting && last.state == LastUpdateState::Succeeded,
         Some(Readiness::Stalled { reason: StackReason::UpdateFailed, .. }) => {
-            !deleting && last.failures >= driftless_core::MAX_FAILURES
+            !deleting && last.failures >= spec.retries.map_or(driftless_core::MAX_FAILURES, |retries| retries.limit)
         }
         Some(Readiness::Stalled { reason: StackReason::UpdateConflict, .. }) => status.conflict && !retries(&name),
         _ => false,
@@ -398,7 +412,9 @@ fn create_stack(world: &World, namespace: &str, stack: usize) {
     if let Some(name) = prerequisite {
         spec["prerequisites"] = json!([{ "name": name }]);
     }
-    let mut metadata = json!({ "namespace": namespace, "name": name });
+    // The API server keeps whole seconds, from which a TTL counts.
+    let created = world.now().strftime("%FT%TZ").to_string();
+    let mut metadata = json!({ "namespace": namespace, "name": name, "creationTimestamp": created });
     if retries(name) {
         metadata["annotations"] = json!({ names::CAPACITY: names::SPOT });
     }

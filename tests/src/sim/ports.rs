@@ -8,10 +8,10 @@ use std::{
     task::Poll,
 };
 
-use driftless_api::names;
+use driftless_api::{Stack, names};
 use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
-use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
+use driftless_core::{Admissions, MAX_FAILURES, Stack as CoreStack, TaskShape};
 use driftless_kubernetes::{
     Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page, Selector,
 };
@@ -158,6 +158,24 @@ fn approved<K: Object>(stack: K) -> K {
     serde_json::from_value(value).unwrap_or(stack)
 }
 
+/// A Stack without counted failures, if it has a limit on its retries.
+fn without_count<K: Object>(stack: K) -> K {
+    let spec = serde_json::to_value(&stack).unwrap_or_default();
+    let is_limited = spec["spec"]["driftless"]["retries"].is_object();
+    if is_limited { with_last_update(stack, |_, last| last["failures"] = 0.into()) } else { stack }
+}
+
+/// A Stack that is deleted at once, if its TTL has ended.
+fn without_warning<K: Object>(stack: K, now: Timestamp) -> K {
+    let mut value = serde_json::to_value(&stack).unwrap_or_default();
+    let ttl = serde_json::from_value::<Stack>(value.clone()).ok().and_then(|stack| CoreStack::from(&stack).ttl);
+    let expiry = &mut value["status"]["driftless"]["expiry"];
+    if expiry.is_object() && ttl.is_some_and(|ttl| ttl.ends <= now) {
+        expiry["time"] = now.strftime("%FT%TZ").to_string().into();
+    }
+    serde_json::from_value(value).unwrap_or(stack)
+}
+
 /// An outcome without the time at which its run started, if the runner reported nothing.
 fn without_begin(outcome: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&outcome) else { return outcome };
@@ -275,6 +293,8 @@ impl Cluster for Wire {
             object = match self.breakage {
                 Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
                 Some(Breakage::Spent) => with_status(object, |status| status["driftless"]["plan"]["spent"] = Value::Null),
+                Some(Breakage::Retries) => without_count(object),
+                Some(Breakage::Warnings) => without_warning(object, self.world.now()),
                 Some(Breakage::Failures) => with_last_update(object, |_, last| {
                     if last["failures"].as_i64() > Some(0) {
                         last["failures"] = MAX_FAILURES.into();

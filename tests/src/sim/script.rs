@@ -40,6 +40,17 @@ pub(super) enum Action {
     /// All archives are refused, as a permanent failure; `false` accepts them.
     Refuse(bool),
     EditSecret,
+    /// Sets `spec.driftless.retries`.
+    Retries {
+        stack: usize,
+        limit: u32,
+        first_backoff_seconds: Option<u32>,
+    },
+    /// Gives a Stack this many minutes of life from its creation.
+    Ttl {
+        stack: usize,
+        minutes: u32,
+    },
     /// A user's Update, in the Workspace of a Stack.
     CreateUpdate {
         stack: usize,
@@ -72,6 +83,7 @@ impl Action {
                 | Self::Refuse(_)
                 | Self::DeleteUpdateOf { .. }
                 | Self::DeleteStack(0)
+                | Self::Ttl { .. }
         )
     }
 
@@ -89,7 +101,7 @@ impl Action {
     }
 
     /// Returns whether only the sweep sees its effect: an Update without a Stack that waits, one that was deleted by force, a
-    /// task that does not end, or the label of a namespace.
+    /// task that does not end, the label of a namespace, or an annotation that the forwarder does not watch.
     pub(super) fn needs_sweep(self) -> bool {
         matches!(
             self,
@@ -97,6 +109,7 @@ impl Action {
                 | Self::DeleteUpdateOf { force: true, .. }
                 | Self::GiveAway(_)
                 | Self::TerminateNamespace
+                | Self::Ttl { .. }
                 | Self::Settle(hostile::HOSTILE)
                 | Self::Attack(..)
         )
@@ -172,15 +185,36 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
     (script, end)
 }
 
-/// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a
-/// deletion.
+/// The retries and the TTLs of the Stacks that a script creates, from their own dice.
+pub(super) fn lives(dice: &mut Dice, script: &[(Timestamp, Action)], end: Timestamp) -> Vec<(Timestamp, Action)> {
+    let mut lives = Vec::new();
+    for (created, action) in script {
+        let Action::CreateStack(stack) = *action else { continue };
+        let created = *created + MADE_WITHIN;
+        if dice.chance(400) {
+            let (limit, first_backoff_seconds) = (dice.below(4), [None, Some(1), Some(5)][dice.index(3)]);
+            lives.push((created + dice.seconds(120), Action::Retries { stack, limit, first_backoff_seconds }));
+        }
+        if dice.chance(150) {
+            // Some have ended when they are set.
+            let minutes = 4 + dice.below(12);
+            lives.push((end.min(created + dice.seconds(900)), Action::Ttl { stack, minutes }));
+        }
+    }
+    lives
+}
+
+/// The actions of the run for single faults: a Stack of each kind of source, one of which needs approvals after its first run, an
+/// edit, a push, a request, a new Secret and a deletion.
 pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let actions = [
         (0, Action::EditSecret),
         (0, Action::CreateProgram),
         (0, Action::Push { broken: false }),
+        (0, Action::Policy(true)),
         (1, Action::CreateStack(0)),
         (1, Action::CreateStack(1)),
+        (200, Action::Guard(1, Some("required"))),
         (300, Action::EditStack(0)),
         (300, Action::Push { broken: false }),
         (600, Action::Request(1)),

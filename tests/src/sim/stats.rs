@@ -56,6 +56,10 @@ stats! {
     stops: u64 = sum,
     /// Tasks whose capacity Spot reclaimed.
     reclaims: u64 = sum,
+    /// Failures of retries of Stacks with `spec.driftless.retries`.
+    retries: u64 = sum,
+    /// Stacks that were deleted at the end of their TTL.
+    expiries: u64 = sum,
     /// Tasks that failed to start.
     failed_starts: u64 = sum,
     /// Namespaces that were terminated.
