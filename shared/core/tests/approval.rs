@@ -242,7 +242,7 @@ fn plan_without_the_named_kinds_applies_itself() {
     let plan = plan_of(&snapshot(stack));
     assert_eq!(created(&plan).unwrap().plan, Some(hash_of('a')));
     assert_eq!(plan.status.plan.proposal.as_ref().unwrap().by, None);
-    // An approval that it does not need changes nothing, though it was there before the plan was shown.
+    // A superfluous approval changes nothing, though it was there before the plan was shown.
     let mut approved = waiting(changes(hash_of('a'), &[(ChangeKind::Create, 3)]));
     approved.status.plan.proposal.as_mut().unwrap().offered = false;
     *settings(&mut approved) =

@@ -40,7 +40,7 @@ pub(super) struct Approvals {
     bindings: HashMap<String, PlanHash>,
     /// Runners apply whatever plan they find.
     pub(super) are_ignored: bool,
-    /// What is deployed in a Pulumi stack, and how many runs changed it. `None` if a run failed midway.
+    /// The content of each Pulumi stack, and the number of runs that changed it. `None` if a run failed midway.
     deployed: BTreeMap<String, (u64, Option<String>)>,
 }
 
