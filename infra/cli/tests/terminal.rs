@@ -138,10 +138,7 @@ impl Tmux {
         self.run(&["wait-for", "done"])?;
         let capture = |joins: &[&str]| self.run(&[&["capture-pane", "-p", "-S", "-"], joins].concat());
         let captured = [capture(&[])?, capture(&["-J"])?];
-        Some(
-            captured
-                .map(|text| text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>().trim_end().to_owned()),
-        )
+        Some(captured.map(|text| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned()))
     }
 }
 

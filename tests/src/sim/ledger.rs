@@ -73,6 +73,7 @@ type State = (String, i64, String, String, Operation, Option<String>);
 type Asked = (i64, String, String);
 
 /// The known facts about an Update's operation.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
 struct Run {
     /// `None` once its Update was deleted by force.
     state: Option<State>,

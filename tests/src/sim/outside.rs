@@ -80,22 +80,7 @@ impl Outside {
     pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
         ledger.tell(|| format!("user: {action:?}"));
         // No object can be created any more, and the existing ones are being deleted.
-        if self.terminated
-            && !matches!(
-                action,
-                Action::DeleteUpdateOf { .. }
-                    | Action::Suspend(_, false)
-                    | Action::Watch(_, false)
-                    | Action::GiveAway(_)
-                    | Action::Refuse(_)
-                    | Action::Policy(_)
-                    | Action::Settle(_)
-                    | Action::EditQuietStack
-                    | Action::EditQuietSecret
-                    | Action::DeleteQuietStack
-                    | Action::Attack(..)
-            )
-        {
+        if self.terminated && action.needs_namespace() {
             return None;
         }
         match action {
@@ -117,12 +102,7 @@ impl Outside {
                 );
             }
             Action::Watch(stack, false) => annotate(world, &stack_key(stack), &[(names::DRIFT_SCHEDULE, None)]),
-            Action::Guard(stack, policy) => {
-                if let Some(uid) = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.uid()) {
-                    ledger.guard(&uid, policy);
-                    annotate(world, &stack_key(stack), &[(names::APPROVAL, policy)]);
-                }
-            }
+            Action::Guard(stack, policy) => guard(world, ledger, stack, policy),
             Action::Policy(intact) => approvals::write_policy(world, intact, ledger),
             Action::GiveAway(away) => {
                 ledger.given_away = away.then(|| world.now());
@@ -191,7 +171,9 @@ impl Outside {
             Action::TerminateNamespace => {
                 self.terminated = true;
                 ledger.stats.terminations += 1;
-                STACKS.iter().for_each(|stack| ledger.delete_by_user(stack.0));
+                for (name, ..) in STACKS {
+                    ledger.delete_by_user(name);
+                }
                 world.terminate_namespace(NAMESPACE);
             }
             Action::Push { broken } => return Some(self.push(broken, world, ledger)),
@@ -389,6 +371,13 @@ pub(super) fn annotate(world: &World, stack: &ObjectKey, annotations: &[(&str, O
         }
     }
     world.insert(object);
+}
+
+fn guard(world: &World, ledger: &mut Ledger, stack: usize, policy: Option<&str>) {
+    if let Some(uid) = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.uid()) {
+        ledger.guard(&uid, policy);
+        annotate(world, &stack_key(stack), &[(names::APPROVAL, policy)]);
+    }
 }
 
 fn create_stack(world: &World, namespace: &str, stack: usize) {

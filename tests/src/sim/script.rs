@@ -87,6 +87,24 @@ impl Action {
         )
     }
 
+    /// Returns whether it is not possible in a terminating namespace.
+    pub(super) fn needs_namespace(self) -> bool {
+        !matches!(
+            self,
+            Self::DeleteUpdateOf { .. }
+                | Self::Suspend(_, false)
+                | Self::Watch(_, false)
+                | Self::GiveAway(_)
+                | Self::Refuse(_)
+                | Self::Policy(_)
+                | Self::Settle(_)
+                | Self::EditQuietStack
+                | Self::EditQuietSecret
+                | Self::DeleteQuietStack
+                | Self::Attack(..)
+        )
+    }
+
     /// Returns whether it reverts another action.
     pub(super) fn takes_back(self) -> bool {
         matches!(
