@@ -47,23 +47,17 @@ pub enum Breakage {
     Delays,
     /// The API server shows every plan as approved once it was shown.
     Approvals,
-    /// The API server keeps approvals that a run has used.
-    Spent,
     /// The API server shows the admission policy as shipped, whatever it is.
     Policies,
     /// The runner applies the plan that it finds, whatever was approved.
     Plans,
-    /// The bucket has another key of digests at each read.
-    Digests,
-    /// The API server writes no counted failure of a Stack with `spec.driftless.retries`.
-    Retries,
     /// The API server writes that a Stack whose TTL has ended was to be deleted at once.
     Warnings,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 24] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -85,11 +79,8 @@ impl Breakage {
         Self::Tokens,
         Self::Delays,
         Self::Approvals,
-        Self::Spent,
         Self::Policies,
         Self::Plans,
-        Self::Digests,
-        Self::Retries,
         Self::Warnings,
     ];
 
@@ -112,8 +103,7 @@ impl Breakage {
             Self::Failures => "10:",
             Self::Delays => "11:",
             Self::Tokens => "12:",
-            Self::Approvals | Self::Spent | Self::Policies | Self::Plans | Self::Digests => "13:",
-            Self::Retries => "14:",
+            Self::Approvals | Self::Policies | Self::Plans => "13:",
             Self::Warnings => "15:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",

@@ -158,13 +158,6 @@ fn approved<K: Object>(stack: K) -> K {
     serde_json::from_value(value).unwrap_or(stack)
 }
 
-/// A Stack without counted failures, if it has a limit on its retries.
-fn without_count<K: Object>(stack: K) -> K {
-    let spec = serde_json::to_value(&stack).unwrap_or_default();
-    let is_limited = spec["spec"]["driftless"]["retries"].is_object();
-    if is_limited { with_last_update(stack, |_, last| last["failures"] = 0.into()) } else { stack }
-}
-
 /// A Stack that is deleted at once, if its TTL has ended.
 fn without_warning<K: Object>(stack: K, now: Timestamp) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
@@ -278,13 +271,7 @@ impl Cluster for Wire {
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Spent)
-            && let Some(annotations) = &mut object.meta_mut().annotations
-        {
-            annotations.retain(|name, _| ![names::APPROVE, names::APPROVED_BY].contains(&name.as_str()));
-        }
-        self.call(|| named("patch", &object), self.world.patch_metadata(&object)).await
+        self.call(|| named("patch", object), self.world.patch_metadata(object)).await
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -292,8 +279,6 @@ impl Cluster for Wire {
         if K::kind(&()) == "Stack" {
             object = match self.breakage {
                 Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
-                Some(Breakage::Spent) => with_status(object, |status| status["driftless"]["plan"]["spent"] = Value::Null),
-                Some(Breakage::Retries) => without_count(object),
                 Some(Breakage::Warnings) => without_warning(object, self.world.now()),
                 Some(Breakage::Failures) => with_last_update(object, |_, last| {
                     if last["failures"].as_i64() > Some(0) {
@@ -352,10 +337,7 @@ impl Cluster for Wire {
 impl Objects for Wire {
     async fn get(&self, key: &str) -> driftless_aws::Result<Option<Vec<u8>>> {
         let key = &self.key(key);
-        let found = self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await;
-        let other = || self.chances.dice("bucket", "digests").below(u32::MAX).to_be_bytes().to_vec();
-        let is_other = self.is_broken(Breakage::Digests) && key == keys::INPUTS_KEY;
-        if is_other { Ok(found?.map(|_| other())) } else { found }
+        self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> driftless_aws::Result<Option<Vec<u8>>> {
