@@ -320,7 +320,7 @@ fn looks(world: &Handle, stack: &ObjectKey) -> Result<usize> {
         let file = file?;
         if file.file_name().to_string_lossy().starts_with("reconciler-") {
             let log = fs::read_to_string(file.path())?;
-            looks += log.lines().filter(|line| line.contains("\"looked\"") && line.contains(&stack)).count();
+            looks += log.lines().filter(|line| line.contains("\"reconciled\"") && line.contains(&stack)).count();
         }
     }
     Ok(looks)
