@@ -2,9 +2,9 @@
 
 use driftless_api::{PLAN_POLICIES, Stack, Update, UpdateSpec};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Env, LaunchHint, ObjectKey, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
+use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
 use driftless_core::{Governance, PlanHash};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector};
+use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -84,16 +84,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     /// What of the cluster asks for plans in a namespace.
     async fn demands(&self, hint: &LaunchHint, namespace: &str) -> Result<Option<String>, Error> {
-        let (api_version, plural) = PLAN_POLICIES;
-        let policies = match self.cluster.of_cluster(api_version, plural).await {
-            Err(KubernetesError::Permanent { message, .. }) => {
-                return Ok(Some(format!("an unreadable PlanPolicy ({message})")));
-            }
-            got => got?,
+        let read = driftless_kubernetes::rules_of(self.cluster, PLAN_POLICIES, &hint.update.cluster, namespace).await?;
+        let (floor, policies) = match driftless_api::governance(read) {
+            Governance::Known { floor, policies } => (floor, policies),
+            Governance::Unreadable(why) => return Ok(Some(format!("an unreadable PlanPolicy ({why})"))),
+            Governance::Unread => return Ok(None),
         };
-        let key = ObjectKey { namespace: String::new(), ..hint.update.sibling("v1", "Namespace", namespace) };
-        let found = self.cluster.get_dynamic(&key).await?.map(|found| found.metadata).unwrap_or_default();
-        let Governance::Known { floor, policies } = driftless_api::governance(&policies, &found) else { return Ok(None) };
         let policy = policies.first().map(|policy| format!("PlanPolicy {:?}", policy.name));
         Ok(policy.or_else(|| floor.map(|_| format!("annotation driftless.dev/approval of Namespace {namespace:?}"))))
     }

@@ -176,17 +176,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     }
 
     async fn governance(&self, namespace: &str) -> Result<Governance, Error> {
-        let unreadable = |message| Ok(Governance::Unreadable(format!("{message}; apply infra/kubernetes/rbac.yaml")));
-        let (api_version, plural) = PLAN_POLICIES;
-        let policies = match self.reconciler.cluster.of_cluster(api_version, plural).await {
-            Err(KubernetesError::Permanent { message, .. }) => return unreadable(message),
-            got => got?,
-        };
-        let namespace = match self.reconciler.cluster.get_dynamic(&self.object("v1", "Namespace", "", namespace)).await {
-            Err(KubernetesError::Permanent { message, .. }) => return unreadable(message),
-            got => got?.map(|namespace| namespace.metadata).unwrap_or_default(),
-        };
-        Ok(driftless_api::governance(&policies, &namespace))
+        let read = driftless_kubernetes::rules_of(self.reconciler.cluster, PLAN_POLICIES, self.cluster, namespace).await?;
+        Ok(driftless_api::governance(read))
     }
 
     async fn planned(&self, stack: &CoreStack, hash: &PlanHash) -> Result<Option<PlannedChanges>, Error> {

@@ -122,10 +122,14 @@ impl NamespaceSelector {
     }
 }
 
-/// What the cluster demands of the Stacks of a namespace: its policies and the annotation of the Namespace. What cannot be read
-/// demands the most.
+/// What the cluster demands of the Stacks of a namespace: its policies and the annotation of the Namespace, or why these cannot be
+/// read. What cannot be read demands the most.
 #[must_use]
-pub fn governance(policies: &[DynamicObject], namespace: &ObjectMeta) -> core::Governance {
+pub fn governance(read: Result<(Vec<DynamicObject>, ObjectMeta), String>) -> core::Governance {
+    let (policies, namespace) = match read {
+        Ok(read) => read,
+        Err(why) => return core::Governance::Unreadable(format!("{why}; apply infra/kubernetes/rbac.yaml")),
+    };
     let none = BTreeMap::new();
     let labels = namespace.labels.as_ref().unwrap_or(&none);
     let floor = namespace.annotations.as_ref().and_then(|annotations| annotations.get(names::APPROVAL));
@@ -184,7 +188,7 @@ mod tests {
     #[test]
     fn policies_select_namespaces_by_labels() {
         let term = |operator: &str, values: &Value| json!({ "namespaceSelector": { "matchExpressions": [{ "key": "env", "operator": operator, "values": values }] } });
-        let all = [
+        let all = vec![
             policy("all", &json!({})),
             policy("prod", &json!({ "namespaceSelector": { "matchLabels": { "env": "prod" } } })),
             policy("in", &term("In", &json!(["prod", "test"]))),
@@ -197,19 +201,19 @@ mod tests {
             (json!({ "env": "dev" }), vec!["all", "not-in", "exists"]),
             (json!({}), vec!["all", "not-in", "absent"]),
         ] {
-            assert_eq!(names_of(&governance(&all, &namespace(&labels, &json!({})))), expected, "{labels}");
+            assert_eq!(names_of(&governance(Ok((all.clone(), namespace(&labels, &json!({})))))), expected, "{labels}");
         }
     }
 
     #[test]
     fn unreadable_policy_denies_and_unreadable_floor_requires_approvals() {
         let rules = json!([{ "name": "r", "expression": "true", "action": "Forbid" }]);
-        let broken = [policy("broken", &json!({ "rules": rules, "namespaceSelector": { "matchLabels": { "a": "b" } } }))];
-        let demanded = governance(&broken, &namespace(&json!({}), &json!({ names::APPROVAL: "maybe" })));
+        let broken = vec![policy("broken", &json!({ "rules": rules, "namespaceSelector": { "matchLabels": { "a": "b" } } }))];
+        let demanded = governance(Ok((broken, namespace(&json!({}), &json!({ names::APPROVAL: "maybe" })))));
         let Governance::Known { floor, policies } = demanded else { panic!("{demanded:?}") };
         assert_eq!(floor, Some(ApprovalPolicy::Required));
         assert!(policies[0].rules.as_ref().unwrap_err().contains("Forbid"), "{policies:?}");
-        let free = governance(&[], &namespace(&json!({}), &json!({})));
+        let free = governance(Ok((Vec::new(), namespace(&json!({}), &json!({})))));
         assert_eq!(free, Governance::Known { floor: None, policies: Vec::new() });
     }
 }

@@ -315,8 +315,6 @@ pub(crate) fn gate(
     let until = proposal.expires.map_or(Until::Change, Until::At);
     let is_over = proposal.expires.is_some_and(|at| at <= now);
     let plan = match (&proposal.plan, proposal.state) {
-        (_, PlanState::Failed) if is_over => return Gate::Propose,
-        (_, PlanState::Failed) => return Gate::Wait(failed(proposal), until),
         (Some(plan), state) if state.is_pending() => plan.clone(),
         _ => return Gate::Propose,
     };
@@ -371,7 +369,7 @@ pub(crate) fn planning() -> Readiness {
     Readiness::processing("making a plan of the changes")
 }
 
-/// The condition after a failed preview.
+/// The condition after a failed preview, until it is repeated.
 pub(crate) fn failed(proposal: &Proposal) -> Readiness {
     let Proposal { note, failures, expires, .. } = proposal;
     if expires.is_none() {

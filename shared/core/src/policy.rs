@@ -12,7 +12,7 @@ use crate::{ApprovalPolicy, PlannedChanges, Stack, bound};
 pub const MAX_EXPRESSION_BYTES: usize = 1024;
 /// The nesting of an expression that the parser follows: its stack is that of a function.
 const MAX_DEPTH: u16 = 24;
-/// The evaluation steps that all rules of a plan may take together, at worst. A step takes less than a microsecond.
+/// The evaluation steps that all rules of a plan may take together, at worst: a bound for the time of a reconciliation.
 const MAX_STEPS: u64 = 10_000_000;
 /// The maximum length of a text of a rule in a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256;

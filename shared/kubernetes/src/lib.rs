@@ -29,6 +29,31 @@ pub use watch::{WATCH, Watch};
 /// The maximum number of objects that [`Cluster::of_cluster`] reads.
 pub const MAX_OF_CLUSTER: usize = 200;
 
+/// Reads what decides about a namespace: all objects of a kind that belongs to the cluster, and the Namespace, empty if it does not
+/// exist. The inner `Err` says why they cannot be read.
+pub async fn rules_of<C: Cluster>(
+    cluster: &C,
+    (api_version, plural): (&str, &str),
+    cluster_name: &str,
+    namespace: &str,
+) -> Result<std::result::Result<(Vec<DynamicObject>, ObjectMeta), String>> {
+    let rules = match cluster.of_cluster(api_version, plural).await {
+        Err(Error::Permanent { message, .. }) => return Ok(Err(message)),
+        rules => rules?,
+    };
+    let key = ObjectKey {
+        cluster: cluster_name.to_owned(),
+        api_version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespace: String::new(),
+        name: namespace.to_owned(),
+    };
+    match cluster.get_dynamic(&key).await {
+        Err(Error::Permanent { message, .. }) => Ok(Err(message)),
+        found => Ok(Ok((rules, found?.map(|found| found.metadata).unwrap_or_default()))),
+    }
+}
+
 /// Annotation of an Event: the revision of the source that it concerns.
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
 

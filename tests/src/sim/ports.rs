@@ -133,18 +133,11 @@ fn without_turns<K: Object>(mut lease: K) -> K {
 
 /// A Stack with a changed `lastUpdate`.
 fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -> K {
-    let generation = stack.meta().generation.unwrap_or_default();
-    with_status(stack, |status| {
-        if status["lastUpdate"].is_object() {
-            change(generation, &mut status["lastUpdate"]);
-        }
-    })
-}
-
-/// A Stack with a changed status.
-fn with_status<K: Object>(stack: K, change: impl FnOnce(&mut Value)) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
-    change(&mut value["status"]);
+    let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
+    if value["status"]["lastUpdate"].is_object() {
+        change(generation, &mut value["status"]["lastUpdate"]);
+    }
     serde_json::from_value(value).unwrap_or(stack)
 }
 

@@ -58,6 +58,17 @@ pub async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the Stack `app` is gone.
+pub async fn gone(stacks: &Api<Stack>) -> Result<()> {
+    ready::until("the Stack is gone", RUN, async || {
+        if let Some(stack) = stacks.get_opt("app").await? {
+            bail!("{:#?}", stack.status);
+        }
+        Ok(())
+    })
+    .await
+}
+
 /// Waits until Driftless has emptied the approval.
 async fn emptied(team: &Namespace<'_>) -> Result<()> {
     ready::until("the approval is emptied", RUN, async || {
@@ -129,13 +140,7 @@ async fn approved_plan_is_applied_and_nothing_else() -> Result<()> {
     team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
     ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
     annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
-    ready::until("the Stack is gone", RUN, async || {
-        if let Some(stack) = stacks.get_opt("app").await? {
-            bail!("{:#?}", stack.status);
-        }
-        Ok(())
-    })
-    .await?;
+    gone(&stacks).await?;
     ensure!(!Path::new(&file).exists(), "it was not destroyed");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, names};
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, condition, is_ready},
@@ -12,7 +12,7 @@ use kube::{Api, Client, api::DeleteParams};
 use serde_json::{Value, json};
 
 use crate::{
-    approval::{annotate, approve, content, is_reason, plan, proposed, ups},
+    approval::{annotate, approve, content, gone, is_reason, plan, proposed, ups},
     world::shared,
 };
 
@@ -137,13 +137,7 @@ async fn namespace_requires_approvals_of_all_its_stacks() -> Result<()> {
     team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
     ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
     approve(&team, names::DESTROY).await?;
-    ready::until("the Stack is gone", RUN, async || {
-        if let Some(stack) = stacks.get_opt("app").await? {
-            bail!("{:#?}", stack.status);
-        }
-        Ok(())
-    })
-    .await?;
+    gone(&stacks).await?;
     ensure!(!Path::new(&file).exists(), "it was not destroyed");
     Ok(())
 }

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 
 use super::{Reconciliation, launch};
 use crate::{
-    ApprovalSettings, CurrentUpdate, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
-    PlanHash, PlanState, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
+    ApprovalSettings, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation, PlanHash,
+    PlanState, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
+    drift,
     governed::Ruling,
     observe, proposal_name, retry,
 };
@@ -56,14 +57,10 @@ impl Reconciliation<'_> {
 
     /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
     pub(super) fn failed_preview(&mut self, revision: &str) -> Option<Readiness> {
-        let Stack { approval: Some(_), deleting: false, generation, reconcile_request, status, .. } = &self.stack else {
-            return None;
-        };
+        let Stack { approval: Some(_), deleting: false, status, .. } = &self.stack else { return None };
         let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
-        let Wish { commit, generation: of, reconcile_request: answers, .. } = &proposal.wish;
-        let is_wanted = (commit.as_str(), of, answers) == (revision, generation, reconcile_request);
         let is_over = proposal.expires.is_some_and(|at| at <= self.now);
-        if proposal.state != PlanState::Failed || !is_wanted || is_over {
+        if proposal.state != PlanState::Failed || proposal.wish != self.wish(revision) || is_over {
             return None;
         }
         let (readiness, expires) = (approval::failed(proposal), proposal.expires);
@@ -71,6 +68,17 @@ impl Reconciliation<'_> {
             self.requeue_by(at);
         }
         Some(readiness)
+    }
+
+    /// What a run that starts now is wanted for.
+    fn wish(&self, revision: &str) -> Wish {
+        let Stack { generation, reconcile_request, spec, .. } = &self.stack;
+        Wish {
+            commit: revision.to_owned(),
+            generation: *generation,
+            reconcile_request: reconcile_request.clone(),
+            refresh: spec.refresh || drift::to_remediate(&self.stack).is_some(),
+        }
     }
 
     /// While a plan waits for its approval, git is polled as at any other time.
@@ -127,8 +135,7 @@ impl Reconciliation<'_> {
             // The reconciler reads what the cluster demands before a run may start; the CLI cannot.
             return Err(self.snapshot.stack.status.readiness.clone().unwrap_or_else(approval::planning));
         }
-        let CurrentUpdate { generation, reconcile_request, commit, .. } = new.current.clone();
-        let wish = Wish { commit, generation, reconcile_request, refresh: new.refresh };
+        let wish = self.wish(&new.current.commit);
         let ruling = Ruling::of(self.snapshot, &self.stack);
         self.publish_ruling(&ruling, &wish.commit);
         match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, &ruling, self.now) {
