@@ -286,9 +286,9 @@ async fn printed(arguments: &[&str]) -> (driftless_cli::Result<()>, String, Stri
         style: PLAIN,
         now,
         out: &mut |text| out += text,
-        note: &mut |note| notes += &format!("{note}\n"),
+        note: &mut |note| notes.extend([note, "\n"]),
     };
-    let done = in_cluster(&support::cluster("team"), command, &mut terminal).await;
+    let done = Box::pin(in_cluster(&support::cluster("team"), command, &mut terminal)).await;
     (done, out, notes)
 }
 

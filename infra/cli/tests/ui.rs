@@ -167,8 +167,8 @@ async fn page_asks_once_for_a_new_link_and_shows_the_last_part_meanwhile() {
         "link to the log has expired; requested a new one by the annotation driftless.dev/log-requested-at"
     );
     assert!(first["log"].as_str().unwrap().starts_with(PREVIEW_LOG), "{first}");
-    let patch = json!({ "metadata": { "annotations": { "driftless.dev/log-requested-at": "2026-11-26T12:00:00Z" } } });
-    assert_eq!(*written.lock().unwrap(), [patch.to_string()]);
+    let asked = json!({ "metadata": { "annotations": { "driftless.dev/log-requested-at": "2026-11-26T12:00:00Z" } } });
+    assert_eq!(*written.lock().unwrap(), [asked.to_string()]);
 
     let (cluster, written) = expired(true);
     let again = read(cluster, "2026-11-26T11:59:31Z").await;
@@ -193,7 +193,7 @@ async fn diff_says_that_a_log_has_no_new_link() {
     let (mut out, mut notes) = (String::new(), Vec::new());
     let (style, out, note) = (Style::default(), &mut |text: &str| out += text, &mut |note: &str| notes.push(note.to_owned()));
     let mut terminal = Terminal { program: "driftless", style, now, out, note };
-    in_cluster(&cluster, command, &mut terminal).await.unwrap();
+    Box::pin(in_cluster(&cluster, command, &mut terminal)).await.unwrap();
     assert!(notes.len() == 1 && notes[0].contains("no new one can be requested"), "{notes:?}");
     assert_eq!(written.lock().unwrap().len(), 1);
 
