@@ -200,7 +200,13 @@ fn output_of_tasks_makes_no_metrics() {
 #[test]
 fn only_the_recorder_writes_logs_and_records_and_no_role_deletes_them() {
     let template = read(TEMPLATE).unwrap();
-    for key in ["logs/kind/n/uid", "audit/kind/n/20261126T120000Z-u-uid", "plans/kind/uid/7f3a91c"] {
+    let recorder: &[&str] = &["RecorderRole"];
+    for (key, may_read) in [
+        ("logs/kind/n/uid", recorder),
+        ("audit/kind/n/20261126T120000Z-u-uid", recorder),
+        // The reconciler asks the policies about the summary of a plan.
+        ("plans/kind/uid/7f3a91c", &["ReconcilerRole", "RecorderRole"]),
+    ] {
         let object = format!("arn:aws:s3:::{}/{key}", template.bucket);
         let write = put(&template, key, true);
         assert!(!anyone_may(&template, &write), "{key}");
@@ -210,7 +216,7 @@ fn only_the_recorder_writes_logs_and_records_and_no_role_deletes_them() {
         let deletes = |role: &&String| may(role, &Demand::new("s3:DeleteObject", &object));
         assert_eq!(template.roles.keys().find(deletes), None, "{key}");
         let readers: Vec<_> = template.roles.keys().filter(|role| may(role, &Demand::new("s3:GetObject", &object))).collect();
-        assert_eq!(readers, ["RecorderRole"], "{key}");
+        assert_eq!(readers, may_read, "{key}");
     }
 }
 
