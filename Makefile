@@ -143,9 +143,13 @@ build: tools ## The binaries that are deployed, and those that test them.
 	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
 
+# infra/deploy copies images with crane or skopeo. Where crane cannot be installed, it names the ways out.
+COPIER = @[ "$$COPY_IMAGES" = no ] || command -v crane >/dev/null || command -v skopeo >/dev/null || tests/tools/install registry || true
+
 .PHONY: deploy
 deploy: ## Installs on AWS, or upgrades: docs/aws.md says with which variables.
 	@tests/tools/install python
+	$(COPIER)
 	@infra/deploy
 
 .PHONY: undeploy
@@ -159,6 +163,7 @@ doctor: ## Checks a live installation: make doctor STACK=driftless BACKEND_URL=s
 .PHONY: prove
 prove: ## Deploys, asks what only AWS can answer, undeploys: make prove BUDGET_USD=5 PREFIX=driftless-proof (docs/prove.md)
 	@tests/tools/install python
+	$(COPIER)
 	@cargo run --quiet --locked --package driftless-doctor --bin prove
 
 .PHONY: cost

@@ -78,7 +78,7 @@ delete_stack() {
     fail "stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; it skips what is already deleted'
 }
 
-# copies STACK: the repositories of the images that COPY_IMAGES=yes copied, one per line.
+# copies STACK: the repositories of the images that infra/deploy copied, one per line.
 copies() {
   local names
   names=$(aws ecr describe-repositories --output text --query "repositories[?starts_with(repositoryName, '$1/copies/')].[repositoryName]") ||

@@ -298,7 +298,7 @@ pub fn default_images(default: &str, by_runtime: &str) -> Finding {
     Finding::warn(
         format!("default images without a digest: {}", moving.join(", ")),
         "anyone who can move such a tag can run code with the Secrets of Stacks that name no image",
-        "run make deploy with crane or skopeo on PATH, or COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
+        "run make deploy, without COPY_IMAGES=no or with crane or skopeo on PATH, or with PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
     )
 }
 

@@ -21,7 +21,6 @@ use driftless_tests::{
         moto::Moto,
         process::{Supervisor, command, output},
         ready,
-        registry::Registry,
         tls::Certificates,
     },
 };
@@ -30,6 +29,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+mod copies;
 mod tree;
 
 use tree::Tree;
@@ -86,8 +86,9 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
 
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let image = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{RUNNER}:0.1.0");
-    // moto only supports this architecture of functions.
-    let mut variables = vec![("BUILD", "no"), ("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &artifacts)];
+    // moto only supports this architecture of functions, and accepts no image.
+    let mut variables =
+        vec![("BUILD", "no"), ("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &artifacts), ("COPY_IMAGES", "no")];
     variables.extend([("KUBECONFIG_FILE", &*kubeconfig), ("CLUSTERS", "prod,lab"), ("FORWARDER_IMAGE", FORWARDER_IMAGE)]);
     let (code, said) = tree.script("deploy", &variables).await?;
     assert_eq!(code, 1, "{said}");
@@ -267,7 +268,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     let words = words.join(" ");
     let mut variables = vec![("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &*artifacts), ("KUBECONFIG_FILE", &*kubeconfig)];
     variables.extend([("CLUSTERS", "prod,lab"), ("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("PARAMETERS", &*words)]);
-    variables.extend([("RELEASE_URL", &*url), ("RELEASE", release), ("ASKED", &*asked)]);
+    variables.extend([("RELEASE_URL", &*url), ("RELEASE", release), ("ASKED", &*asked), ("COPY_IMAGES", "no")]);
     for (name, value, words) in [
         ("RELEASE", "v9.9.9", "RELEASE=v9.9.9 is not v"),
         ("RELEASE_URL", "http://127.0.0.1:1", "SHA256SUMS was not downloaded: "),
@@ -301,117 +302,6 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     let runner = list(&parameters).iter().find(|one| one["ParameterKey"] == "RunnerImage").context("a parameter")?;
     assert_eq!(runner["ParameterValue"], "ghcr.io/driftless/runner@sha256:1");
     tree.uploaded(&artifacts).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()> {
-    let dirs = stage("copies")?;
-    let supervisor = Supervisor::default();
-    let moto = Moto::start(&dirs, &supervisor).await?;
-    let registry = Registry::start(&dirs, &supervisor).await?;
-    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
-    let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
-    let place = format!("LocationConstraint={REGION}");
-    tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
-    // moto's ECR accepts no push over HTTP, so its host is replaced by that of a registry that does.
-    let ecr = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com");
-    let crane = dirs.tool("crane")?;
-    tree.stand_in(
-        "crane",
-        &format!(
-            "echo \"$@\" >>\"$ASKED\"\n[ \"$1\" != auth ] || {{ read -r token && test -n \"$token\"; exit; }}\n\
-             exec {} $(echo \"$@\" | sed 's|{ecr}|{}/ecr|g')",
-            crane.display(),
-            registry.host
-        ),
-    )?;
-    let mut digests = BTreeMap::new();
-    for name in ["pulumi", "base", "go", "runner", "forwarder"] {
-        digests.insert(name, registry.push(name, "1", &[("name", name)]).await?);
-    }
-    let pinned = format!("{}/runner:1@{}", registry.host, digests["runner"]);
-    let forwarder = format!("{}/forwarder:1", registry.host);
-    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
-    let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
-    let asked = tree.root.join("asked").to_string_lossy().into_owned();
-    let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let images = format!("DefaultImage={0}/pulumi:1 RuntimeImages=yaml={0}/base:1,go={0}/go:1", registry.host);
-    let words: Vec<_> = words.into_iter().filter(|word| !word.starts_with("RuntimeImages=")).chain([images]).collect();
-    let words = words.join(" ");
-    let mut variables = vec![("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &*artifacts), ("KUBECONFIG_FILE", &*kubeconfig)];
-    variables.extend([("CLUSTERS", "prod,lab"), ("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("PARAMETERS", &*words)]);
-    variables.extend([("BUILD", "no"), ("RUNNER_IMAGE", &*pinned), ("FORWARDER_IMAGE", &*forwarder), ("ASKED", &*asked)]);
-    let copying = [&*variables, &[("COPY_IMAGES", "yes")]].concat();
-
-    let mine = format!("ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine/*");
-    let other = words.replace("ImageRepositories=", &mine);
-    for (name, value, words) in [
-        ("PARAMETERS", &*other, "ImageRepositories does not let tasks pull from driftless/copies/*"),
-        ("COPY_IMAGES", "true", "COPY_IMAGES=true is not supported"),
-    ] {
-        let (code, said) = tree.script("deploy", &[&*copying, &[(name, value)]].concat()).await?;
-        assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
-    }
-    assert_eq!(inventory(&tree.aws).await?, json!([[], [artifacts], []]));
-
-    for copies in [5, 0] {
-        let _ = fs::remove_file(&asked);
-        let (code, said) = tree.script("deploy", &copying).await?;
-        assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
-        let asked = fs::read_to_string(&asked)?;
-        assert_eq!(asked.lines().filter(|line| line.starts_with("copy ")).count(), copies, "{asked}\n{said}");
-        assert_eq!(said.matches(": already copied\n").count(), 5 - copies, "{said}");
-    }
-    let parameters = tree.described("Parameters").await?;
-    for (parameter, name) in [("DefaultImage", "pulumi"), ("RunnerImage", "runner")] {
-        let given = list(&parameters).iter().find(|one| one["ParameterKey"] == parameter).context("a parameter")?;
-        assert_eq!(given["ParameterValue"], format!("{ecr}/{STACK}/copies/{name}@{}", digests[name]));
-    }
-    let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "RuntimeImages").context("a parameter")?;
-    // moto prints a list in Python's form.
-    let given = given["ParameterValue"].as_str().unwrap_or_default();
-    for (runtime, image) in [("yaml", "base"), ("go", "go")] {
-        let copy = format!("{runtime}={ecr}/{STACK}/copies/pulumi-{runtime}@{}", digests[image]);
-        assert!(given.contains(&copy), "{copy:?} is not in {given}");
-    }
-    let repositories: Value = serde_json::from_str(&tree.aws.run(&["ecr", "describe-repositories"]).await?)?;
-    let repositories = list(&repositories["repositories"]);
-    assert_eq!(repositories.len(), 5);
-    for repository in repositories {
-        assert_eq!(repository["imageTagMutability"], "IMMUTABLE");
-        assert_eq!(repository["imageScanningConfiguration"]["scanOnPush"], true);
-    }
-
-    // Without copies, tags become digests where the registry has them; so do those of the account's own repositories.
-    tree.aws.run(&["ecr", "create-repository", "--repository-name", "mine/python"]).await?;
-    let manifest =
-        json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [] }).to_string();
-    let put = ["ecr", "put-image", "--repository-name", "mine/python", "--image-tag", "1", "--image-manifest", &manifest];
-    let put: Value = serde_json::from_str(&tree.aws.run(&put).await?)?;
-    let own = format!("python={ecr}/mine/python@{}", put["image"]["imageId"]["imageDigest"].as_str().context("a digest")?);
-    let absent = format!("{}/absent:1", registry.host);
-    let words = words.replace(&format!("go={}/go:1", registry.host), &format!("go={absent},python={ecr}/mine/python:1"));
-    let (_, said) = tree.script("deploy", &[&*variables, &[("PARAMETERS", &*words)]].concat()).await?;
-    assert!(said.contains(&format!("warning: image {absent}: keeps its tag, because its digest cannot be read: ")), "{said}");
-    let parameters = tree.described("Parameters").await?;
-    let given = |name: &str| {
-        list(&parameters).iter().find(|one| one["ParameterKey"] == name).map(|one| one["ParameterValue"].to_string())
-    };
-    let default = format!("{:?}", format!("{}/pulumi@{}", registry.host, digests["pulumi"]));
-    assert_eq!((given("DefaultImage"), given("RunnerImage")), (Some(default), Some(format!("{pinned:?}"))), "{said}");
-    let images = given("RuntimeImages").unwrap_or_default();
-    for image in [format!("yaml={}/base@{}", registry.host, digests["base"]), format!("go={absent}"), own] {
-        assert!(images.contains(&image), "{image} is not in {images}");
-    }
-    let offer = format!("to their digests: make deploy STACK={STACK} COPY_IMAGES=yes FORWARDER_IMAGE={forwarder}\n");
-    assert!(said.contains(&offer), "{said}");
-    let (code, said) = tree.script("undeploy", &[]).await?;
-    assert!(code == 1 && said.contains("  repository driftless/copies/pulumi of ECR: with all its images\n"), "{said}");
-    let (code, said) = tree.script("undeploy", &[("CONFIRM", STACK)]).await?;
-    assert_eq!(code, 0, "{said}");
-    let left = tree.aws.run(&["ecr", "describe-repositories", "--query", "repositories[].repositoryName"]).await?;
-    assert_eq!(serde_json::from_str::<Value>(&left)?, json!(["mine/python"]));
-    Ok(())
 }
 
 /// Serves the files of a folder. Returns its URL.
