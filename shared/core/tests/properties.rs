@@ -399,7 +399,8 @@ proptest! {
             let stack = &snapshot.stack;
             let last = plan.status.last_update.as_ref();
             let destroyed = last.is_some_and(|last| (last.operation, last.state) == (Some(Operation::Destroy), LastUpdateState::Succeeded));
-            prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || last.is_none()));
+            let ran = last.is_some() && plan.status.ran != Some(false);
+            prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || !ran));
             prop_assert!(!matches!(snapshot.run, RunState::Live(..)));
         }
     }
