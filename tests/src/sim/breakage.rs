@@ -55,7 +55,7 @@ pub enum Breakage {
     Warnings,
     /// The API server shows every Stack without its limit on retries.
     Retries,
-    /// The API server keeps the annotations of a used approval, and shows no plan as spent.
+    /// The API server keeps the annotations of an approval that was used or not checked, and shows no plan as spent.
     Spent,
     /// The bucket writes another digest of the inputs into each request for a plan.
     Digests,
