@@ -370,7 +370,8 @@ impl Cluster for World {
         let key = key_of(object);
         let patch = |state: &mut State| {
             let patch = metadata_patch(object);
-            let mut patched = Value::clone(&state.current(&key, &patch)?);
+            let current = state.current(&key, &patch)?;
+            let mut patched = Value::clone(&current);
             merge(&mut patched, patch);
             state.replace(key.clone(), patched)
         };
