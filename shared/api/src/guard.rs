@@ -1,21 +1,23 @@
 //! The admission policy that enforces who may approve, compared with the one that this release ships.
 
+use std::sync::LazyLock;
+
 use driftless_core::Guard;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
 /// The policy and its binding, as shipped.
-const SHIPPED: &str = include_str!("../../../infra/kubernetes/approval.yaml");
+static SHIPPED: LazyLock<Vec<Value>> =
+    LazyLock::new(|| serde_saphyr::from_multiple(include_str!("../../../infra/kubernetes/approval.yaml")).unwrap_or_default());
 /// The name of both.
 pub const POLICY: &str = "driftless-approval";
 
 /// Compares the policy and its binding with those that are shipped. `None` for an object that does not exist.
 #[must_use]
 pub fn guard(policy: Option<&DynamicObject>, binding: Option<&DynamicObject>) -> Guard {
-    let shipped: Vec<Value> = serde_saphyr::from_multiple(SHIPPED).unwrap_or_default();
     for (kind, found) in [("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)] {
         let Some(found) = found else { return Guard::Broken(format!("{kind} {POLICY:?} does not exist")) };
-        let wanted = shipped.iter().find(|object| object["kind"] == kind);
+        let wanted = SHIPPED.iter().find(|object| object["kind"] == kind);
         if wanted.is_none_or(|wanted| wanted["spec"] != found.data["spec"]) {
             return Guard::Broken(format!("{kind} {POLICY:?} is not as this release ships it"));
         }
@@ -34,8 +36,7 @@ mod tests {
 
     #[test]
     fn only_the_shipped_policy_and_binding_guard_a_cluster() {
-        let shipped: Vec<Value> = serde_saphyr::from_multiple(SHIPPED).unwrap();
-        let [policy, binding, _] = shipped.as_slice() else { panic!("{}", shipped.len()) };
+        let [policy, binding, _] = SHIPPED.as_slice() else { panic!("{}", SHIPPED.len()) };
         let object = |value: &Value| serde_json::from_value::<DynamicObject>(value.clone()).unwrap();
         let guard =
             |policy: Option<&Value>, binding: Option<&Value>| guard(policy.map(object).as_ref(), binding.map(object).as_ref());

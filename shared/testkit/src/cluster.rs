@@ -1,7 +1,4 @@
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_contract::ObjectKey;
 use driftless_kubernetes::{
@@ -15,6 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     State, World,
     fields::{fields, is_selected, merge, omit_empty, release, unselectable},
+    stored::Stored,
 };
 
 /// The name of the one cluster.
@@ -70,14 +68,19 @@ impl World {
     /// An object, if it exists.
     #[must_use]
     pub fn object(&self, key: &ObjectKey) -> Option<Value> {
+        self.stored(key).map(|object| Value::clone(&object))
+    }
+
+    /// The same without a copy of its JSON.
+    #[must_use]
+    pub fn stored(&self, key: &ObjectKey) -> Option<Stored> {
         self.state().cluster.get(key).cloned()
     }
 
     /// The present version of an object. A write with it overwrites any change since the object was read.
     #[must_use]
     pub fn current_version<K: Object>(&self, object: &K) -> Option<String> {
-        let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.as_deref().unwrap_or_default());
-        self.object(&key::<K>(namespace, name))?["metadata"]["resourceVersion"].as_str().map(Into::into)
+        self.stored(&key_of(object))?["metadata"]["resourceVersion"].as_str().map(Into::into)
     }
 
     /// The objects whose owners are all deleted, which Kubernetes' garbage collector deletes.
@@ -96,7 +99,7 @@ impl World {
     /// Every object of the cluster.
     #[must_use]
     pub fn cluster(&self) -> Vec<Value> {
-        self.state().cluster.values().cloned().collect()
+        self.state().cluster.values().map(|object| Value::clone(object)).collect()
     }
 
     /// Every Event that was published: `<kind> <namespace>/<name> <type> <reason>: <note>`.
@@ -122,13 +125,13 @@ impl World {
 impl State {
     /// An object as a read returns it. Each namespace that is not terminating has a `ServiceAccount` `default`, which Kubernetes
     /// creates.
-    fn find(&self, key: &ObjectKey) -> Option<Cow<'_, Value>> {
+    fn find(&self, key: &ObjectKey) -> Option<Stored> {
         let made = || {
             let is_default = (key.kind.as_str(), key.name.as_str()) == ("ServiceAccount", "default");
-            let metadata = json!({ "namespace": key.namespace, "name": key.name });
-            (is_default && !self.terminating.contains(&key.namespace)).then(|| Cow::Owned(json!({ "metadata": metadata })))
+            let object = || json!({ "metadata": { "namespace": key.namespace, "name": key.name } });
+            (is_default && !self.terminating.contains(&key.namespace)).then(|| object().into())
         };
-        self.cluster.get(key).map(Cow::Borrowed).or_else(made)
+        self.cluster.get(key).cloned().or_else(made)
     }
 
     /// Adds what the API server gives every new object.
@@ -144,11 +147,13 @@ impl State {
     }
 
     /// Stores an object under a new version; removes it if it is deleted and has no finalizer.
-    fn commit(&mut self, key: ObjectKey, mut object: Value) -> Value {
+    fn commit(&mut self, key: ObjectKey, mut object: Value) -> Stored {
         object["metadata"]["resourceVersion"] = json!(self.number(&format!("version of {key}")).to_string());
         let metadata = &object["metadata"];
         let finalized = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
-        if metadata["deletionTimestamp"].is_null() || !finalized {
+        let stays = metadata["deletionTimestamp"].is_null() || !finalized;
+        let object = Stored::from(object);
+        if stays {
             self.cluster.insert(key.clone(), object.clone());
         } else {
             self.cluster.remove(&key);
@@ -158,7 +163,7 @@ impl State {
         object
     }
 
-    fn create(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+    fn create(&mut self, key: ObjectKey, mut object: Value) -> Result<Stored> {
         let call = format!("create {} {}/{}", key.kind, key.namespace, key.name);
         if self.terminating.contains(&key.namespace) {
             return Err(Error::NamespaceTerminating { call, message: "the namespace is terminating".into() });
@@ -181,7 +186,7 @@ impl State {
     }
 
     /// The stored object, if it still has the version of `object`.
-    fn current(&self, key: &ObjectKey, object: &Value) -> Result<Value> {
+    fn current(&self, key: &ObjectKey, object: &Value) -> Result<Stored> {
         let conflict = |message: &str| Error::Conflict {
             call: format!("write {} {}/{}", key.kind, key.namespace, key.name),
             message: message.into(),
@@ -208,7 +213,7 @@ impl State {
     }
 
     /// Replaces everything but the status, if that is a subresource.
-    fn replace(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+    fn replace(&mut self, key: ObjectKey, mut object: Value) -> Result<Stored> {
         let current = self.current(&key, &object)?;
         for field in ["uid", "generation", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
             let field_of_current = &current["metadata"][field];
@@ -230,8 +235,8 @@ impl State {
             let message = "metadata.finalizers: no new finalizers can be added if the object is being deleted".into();
             return Err(Error::Permanent { call, message });
         }
-        if object == current {
-            return Ok(object);
+        if object == *current {
+            return Ok(current);
         }
         if object["spec"] != current["spec"] {
             object["metadata"]["generation"] = json!(current["metadata"]["generation"].as_u64().unwrap_or_default() + 1);
@@ -239,19 +244,19 @@ impl State {
         Ok(self.commit(key, object))
     }
 
-    fn replace_status(&mut self, key: ObjectKey, object: &Value) -> Result<Value> {
+    fn replace_status(&mut self, key: ObjectKey, object: &Value) -> Result<Stored> {
         let current = self.current(&key, object)?;
-        let mut next = current.clone();
+        let mut next = Value::clone(&current);
         next["status"] = object["status"].clone();
-        Ok(if next == current { current } else { self.commit(key, next) })
+        Ok(if next == *current { current } else { self.commit(key, next) })
     }
 
     /// Server-side apply, simplified: lists are replaced, and a field has another owner if its value is not the applied one.
-    fn apply(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+    fn apply(&mut self, key: ObjectKey, mut object: Value) -> Result<Stored> {
         if has_status(&key) {
             fields(&mut object).remove("status");
         }
-        let applied = match self.cluster.get(&key).cloned() {
+        let applied = match self.cluster.get(&key).map(|object| Value::clone(object)) {
             Some(mut merged) => {
                 if let Some(before) = self.applied.get(&key) {
                     release(&mut merged, before, &object);
@@ -266,7 +271,7 @@ impl State {
     }
 
     fn delete(&mut self, key: &ObjectKey) {
-        if let Some(mut object) = self.cluster.get(key).cloned()
+        if let Some(mut object) = self.cluster.get(key).map(|object| Value::clone(object))
             && object["metadata"]["deletionTimestamp"].is_null()
         {
             object["metadata"]["deletionTimestamp"] = json!(self.now.to_string());
@@ -284,7 +289,7 @@ impl Cluster for World {
 
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         let key = key::<K>(namespace, name);
-        self.kubernetes("get", &key, |state| state.find(&key).as_deref().map(read).transpose()).await
+        self.kubernetes("get", &key, |state| state.find(&key).as_ref().map(read).transpose()).await
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
@@ -303,7 +308,7 @@ impl Cluster for World {
         let key = ObjectKey { api_version: api_version.to_owned(), kind: plural.to_owned(), ..namespace_key("") };
         let stem = plural.trim_end_matches("ies");
         let list = |state: &mut State| {
-            let of_kind = |(key, _): &(&ObjectKey, &Value)| {
+            let of_kind = |(key, _): &(&ObjectKey, &Stored)| {
                 key.api_version == api_version && key.kind.to_lowercase().trim_end_matches('y') == stem
             };
             state.cluster.iter().filter(of_kind).map(|(_, object)| read(object)).collect()
@@ -337,11 +342,11 @@ impl Cluster for World {
     /// Every namespace exists.
     async fn watch_label(&self, namespace: &str) -> Result<Option<Option<String>>> {
         let key = namespace_key(namespace);
-        self.kubernetes("get", &key, |state| Ok(Some(state.cluster.get(&key).and_then(watch_label)))).await
+        self.kubernetes("get", &key, |state| Ok(Some(state.cluster.get(&key).and_then(|object| watch_label(object))))).await
     }
 
     async fn watch_labels(&self) -> Result<BTreeMap<String, String>> {
-        let of_namespace = |(key, object): (&ObjectKey, &Value)| {
+        let of_namespace = |(key, object): (&ObjectKey, &Stored)| {
             (key.kind == "Namespace").then(|| Some((key.name.clone(), watch_label(object)?))).flatten()
         };
         self.kubernetes("list", &namespace_key(""), |state| Ok(state.cluster.iter().filter_map(of_namespace).collect())).await
@@ -362,10 +367,11 @@ impl Cluster for World {
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> Result<K> {
-        let (key, _) = write(object)?;
+        let key = key_of(object);
         let patch = |state: &mut State| {
             let patch = metadata_patch(object);
-            let mut patched = state.current(&key, &patch)?;
+            let current = state.current(&key, &patch)?;
+            let mut patched = Value::clone(&current);
             merge(&mut patched, patch);
             state.replace(key.clone(), patched)
         };
@@ -387,10 +393,11 @@ impl Cluster for World {
     }
 
     async fn delete<K: Object>(&self, object: &K) -> Result<()> {
-        let (key, object) = write(object)?;
+        let key = key_of(object);
+        let version = json!({ "metadata": { "uid": object.meta().uid, "resourceVersion": object.meta().resource_version } });
         let delete = |state: &mut State| {
             if state.cluster.contains_key(&key) {
-                state.current(&key, &object)?;
+                state.current(&key, &version)?;
                 state.delete(&key);
             }
             Ok(())
@@ -467,14 +474,18 @@ fn key<K: Object>(namespace: &str, name: &str) -> ObjectKey {
     }
 }
 
-fn write<K: Object>(object: &K) -> Result<(ObjectKey, Value)> {
-    let meta = object.meta();
-    let key = key::<K>(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-    Ok((key, serde_json::to_value(object).map_err(malformed)?))
+fn key_of<K: Object>(object: &K) -> ObjectKey {
+    let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.as_deref().unwrap_or_default());
+    key::<K>(namespace, name)
 }
 
-fn read<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T> {
-    T::deserialize(object)
+fn write<K: Object>(object: &K) -> Result<(ObjectKey, Value)> {
+    Ok((key_of(object), serde_json::to_value(object).map_err(malformed)?))
+}
+
+fn read<T: serde::de::DeserializeOwned + Clone + 'static>(object: &Stored) -> Result<T> {
+    object
+        .typed()
         .map_err(|error| Error::Unreadable { call: "read an object".into(), message: format!("{:?} error", error.classify()) })
 }
 

@@ -8,6 +8,7 @@ mod fields;
 pub mod hostile;
 mod objects;
 mod queues;
+mod stored;
 mod tasks;
 
 use std::{
@@ -29,6 +30,7 @@ use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng as _, SeedableRng as _},
 };
+pub use stored::Stored;
 pub use tasks::LiveTask;
 
 /// A process that only awaits ports is done after one poll; joins, which wake themselves, need more.
@@ -85,7 +87,7 @@ struct State {
     tasks: BTreeMap<String, tasks::Task>,
     /// Client tokens that started no task.
     refused: BTreeSet<String>,
-    cluster: BTreeMap<ObjectKey, serde_json::Value>,
+    cluster: BTreeMap<ObjectKey, stored::Stored>,
     /// The last applied fields, by object.
     applied: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,

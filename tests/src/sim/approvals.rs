@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use driftless_api::{POLICY, Stack, names};
-use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
+use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec, to_json};
 use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState};
 use driftless_testkit::World;
 use jiff::Timestamp;
@@ -36,8 +36,9 @@ pub(super) struct Approvals {
     plans: HashMap<(String, PlanHash), ChangeKind>,
     /// How many approvals of a plan no run has used.
     approved: HashMap<(String, PlanHash), u32>,
-    /// The digest of the launcher for each set of inputs.
+    /// The digest of the launcher for each set of inputs with a tree, and the inputs without the tree for each digest.
     bindings: HashMap<String, PlanHash>,
+    bound: HashMap<PlanHash, String>,
     /// Runners apply whatever plan they find.
     pub(super) are_ignored: bool,
     /// The content of each Pulumi stack, and the number of runs that changed it. `None` if a run failed midway.
@@ -110,16 +111,12 @@ impl Ledger {
             unstable: Listed::default(),
             made_at: self.now,
         };
-        let inputs = format!(
-            "{stack} {} {content} {} {}",
-            spec.stack,
-            spec.refresh,
-            serde_json::to_string(&spec.inputs).unwrap_or_default()
-        );
-        let known = self.approvals.bindings.entry(inputs).or_insert_with(|| request.binding.clone()).clone();
-        self.check(known == request.binding, || {
-            format!("13: the plan of {} has another binding for the same inputs", spec.run.update.name)
-        });
+        let inputs = format!("{stack} {} {} {} {:?}", spec.stack, to_json(&spec.config), spec.refresh, spec.inputs);
+        let bound = self.approvals.bound.entry(request.binding.clone()).or_insert_with(|| inputs.clone()) == &inputs;
+        let known = self.approvals.bindings.entry(format!("{inputs} {content}")).or_insert_with(|| request.binding.clone());
+        let (name, is_known) = (&spec.run.update.name, *known == request.binding);
+        self.check(is_known, || format!("13: the plan of {name} has another binding for the same inputs"));
+        self.check(bound, || format!("13: the plan of {name} has the same binding for other inputs"));
         self.stats.plans += 1;
         self.approvals.plans.insert((stack.into(), plan.hash.clone()), kind);
         plan
@@ -187,7 +184,7 @@ pub(super) fn secret_in(spec: &RunSpec) -> Option<String> {
     })
 }
 
-fn hash(parts: &[&str]) -> PlanHash {
+pub(super) fn hash(parts: &[&str]) -> PlanHash {
     PlanHash::from(<[u8; 32]>::from(Sha256::digest(parts.join("\n"))))
 }
 

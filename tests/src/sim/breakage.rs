@@ -53,11 +53,19 @@ pub enum Breakage {
     Plans,
     /// The API server writes that a Stack whose TTL has ended was to be deleted at once.
     Warnings,
+    /// The API server shows every Stack without its limit on retries.
+    Retries,
+    /// The API server keeps the annotations of an approval that was used or not checked, and shows no plan as spent.
+    Spent,
+    /// The bucket writes another digest of the inputs into each request for a plan.
+    Digests,
+    /// The bucket writes the same digest of the inputs into each request for a plan.
+    Bindings,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 28] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -82,6 +90,10 @@ impl Breakage {
         Self::Policies,
         Self::Plans,
         Self::Warnings,
+        Self::Retries,
+        Self::Spent,
+        Self::Digests,
+        Self::Bindings,
     ];
 
     /// Returns whether it concerns guarded Stacks only.
@@ -103,7 +115,8 @@ impl Breakage {
             Self::Failures => "10:",
             Self::Delays => "11:",
             Self::Tokens => "12:",
-            Self::Approvals | Self::Policies | Self::Plans => "13:",
+            Self::Approvals | Self::Policies | Self::Plans | Self::Spent | Self::Digests | Self::Bindings => "13:",
+            Self::Retries => "14:",
             Self::Warnings => "15:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",

@@ -88,6 +88,12 @@ impl Conditions {
             knobs = Knobs::SHORT_TOKENS;
             odds = odds.with(Trouble::Slow, 1000);
         }
+        match breakage {
+            Some(Breakage::Retries) => odds = odds.with(Trouble::Fail, 500),
+            // An approved plan is only proposed again, with the same hash, after a run of it that found the Pulumi stack locked.
+            Some(Breakage::Spent) => odds = Odds::default().with(Trouble::Fail, 400),
+            _ => {}
+        }
         Self { seed, odds, mode, limits, knobs, breakage, fault: None, calm: false, script, end }
     }
 

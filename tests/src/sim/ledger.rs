@@ -18,8 +18,8 @@
 //! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform failed.
 //! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
 //! - 12: the tokens of a run are renewed before they expire.
-//! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per approval; a plan for the same
-//!   inputs has the same binding (`approvals.rs`).
+//! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per approval; a plan has
+//!   the same binding for the same inputs, and another one for others (`approvals.rs`).
 //! - 14: a state whose run failed is run again at most as often as `spec.driftless.retries` of its Stack allows.
 //! - 15: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it, and after a warning in time.
 //!
@@ -253,11 +253,12 @@ impl Ledger {
 
     /// Returns whether the task is new.
     pub(super) fn see_task(&mut self, LiveTask { arn, run, .. }: &LiveTask) -> bool {
-        let now = self.now;
+        if self.tasks.contains_key(arn) {
+            return false;
+        }
         self.namespaces.insert(keys::task_id(arn).into(), run.update.namespace.clone());
-        let new = !self.tasks.contains_key(arn);
-        self.tasks.entry(arn.clone()).or_insert(now);
-        new
+        self.tasks.insert(arn.clone(), self.now);
+        true
     }
 
     pub(super) fn outcome_written(&mut self, key: &str, before: Option<&[u8]>, after: Option<&[u8]>) {

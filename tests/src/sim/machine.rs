@@ -357,7 +357,7 @@ impl Machine {
     fn watch(&mut self) {
         for key in self.world.written() {
             self.changed = true;
-            let object = self.world.object(&key);
+            let object = self.world.stored(&key);
             if let Some(object) = &object {
                 let mut ledger = self.ledger.borrow_mut();
                 ledger.cluster_written(&key, object);
@@ -373,12 +373,12 @@ impl Machine {
                 ("Stack", _) if is_hostile => {}
                 ("Stack", None) => self.ledger.borrow_mut().stack_gone(&key.name),
                 ("Stack", Some(object)) => {
-                    if let Ok(stack) = serde_json::from_value::<Stack>(object.clone()) {
+                    if let Ok(stack) = object.typed::<Stack>() {
                         self.ledger.borrow_mut().stack_written(&CoreStack::from(&stack));
                     }
                 }
                 ("Update", Some(object)) => {
-                    if let Ok(update) = serde_json::from_value::<Update>(object.clone()) {
+                    if let Ok(update) = object.typed::<Update>() {
                         let manifest = |folder: &str| format!("{folder}manifest");
                         let modified = |folder: &str| self.calm.drive(self.calm.modified(&manifest(folder)));
                         let is_stored = |folder: &str| matches!(modified(folder), Some(Ok(Some(_))));
@@ -392,7 +392,7 @@ impl Machine {
                 }
                 _ => {}
             }
-            if let Some(hint) = self.outside.forward(&key, object.as_ref()) {
+            if let Some(hint) = self.outside.forward(&key, object.as_deref()) {
                 self.tell(hint);
             }
         }

@@ -245,15 +245,8 @@ impl Outside {
 
 /// Kubernetes' garbage collector: deletes objects whose owners are all deleted.
 pub(super) fn collect_garbage(world: &World) {
-    let objects = world.cluster();
-    let uids: Vec<&Value> = objects.iter().map(|object| &object["metadata"]["uid"]).collect();
-    for object in &objects {
-        let owners = object["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
-        if owners.is_empty() || owners.iter().any(|owner| uids.contains(&&owner["uid"])) {
-            continue;
-        }
-        let [namespace, name] = ["namespace", "name"].map(|field| object["metadata"][field].as_str().unwrap_or_default());
-        match object["kind"].as_str().unwrap_or_default() {
+    for ObjectKey { kind, namespace, name, .. } in &world.orphans() {
+        match kind.as_str() {
             "Update" => delete_in::<Update>(world, namespace, name),
             "Workspace" => delete_in::<Workspace>(world, namespace, name),
             "Secret" => delete_in::<Secret>(world, namespace, name),
@@ -448,7 +441,7 @@ pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
 fn is_stored(world: &World, tree: &Tree) -> bool {
     let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else { return false };
     let source = key((&source.api_version, &source.kind, &source.name));
-    world.objects().contains_key(&format!("{}manifest", keys::tree(&source, digest)))
+    world.written_at(&format!("{}manifest", keys::tree(&source, digest))).is_some()
 }
 
 /// The Stacks that have `retryOnUpdateConflict`, and run on Spot.

@@ -151,6 +151,22 @@ fn approved<K: Object>(stack: K) -> K {
     serde_json::from_value(value).unwrap_or(stack)
 }
 
+/// A Stack without the field of its JSON in `parent`.
+fn without<K: Object>(stack: K, parent: &str, field: &str) -> K {
+    let mut value = serde_json::to_value(&stack).unwrap_or_default();
+    let removed = value.pointer_mut(parent).and_then(Value::as_object_mut).and_then(|fields| fields.remove(field));
+    removed.and_then(|_| serde_json::from_value(value).ok()).unwrap_or(stack)
+}
+
+/// A spec of a run whose request for a plan has the digest of `text`.
+fn with_binding(spec: Vec<u8>, text: &str) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&spec) else { return spec };
+    if value["plan"].is_object() {
+        value["plan"]["binding"] = approvals::hash(&[text]).to_string().into();
+    }
+    value.to_string().into_bytes()
+}
+
 /// A Stack that is deleted at once, if its TTL has ended.
 fn without_warning<K: Object>(stack: K, now: Timestamp) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
@@ -183,6 +199,12 @@ impl Cluster for Wire {
         match self.breakage {
             Some(Breakage::Turns) if name == keys::ADMISSIONS => Ok(found?.map(without_turns)),
             Some(Breakage::Approvals) if K::kind(&()) == "Stack" => Ok(found?.map(approved)),
+            Some(Breakage::Retries) if K::kind(&()) == "Stack" => {
+                Ok(found?.map(|stack| without(stack, "/spec/driftless", "retries")))
+            }
+            Some(Breakage::Spent) if K::kind(&()) == "Stack" => {
+                Ok(found?.map(|stack| without(stack, "/status/driftless/plan", "spent")))
+            }
             _ => found,
         }
     }
@@ -264,6 +286,10 @@ impl Cluster for Wire {
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        let removes = || object.meta().annotations.as_ref().and_then(|all| all.get(names::APPROVE)).is_some_and(String::is_empty);
+        if self.is_broken(Breakage::Spent) && removes() {
+            return Ok(object.clone());
+        }
         self.call(|| named("patch", object), self.world.patch_metadata(object)).await
     }
 
@@ -351,6 +377,11 @@ impl Objects for Wire {
 
     async fn put(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
         let key = &self.key(key);
+        let content = match self.breakage {
+            Some(Breakage::Digests) if key.ends_with("in/spec") => with_binding(content, &self.who),
+            Some(Breakage::Bindings) if key.ends_with("in/spec") => with_binding(content, ""),
+            _ => content,
+        };
         let put = async {
             self.ledger.borrow_mut().object_written(&self.subject, key, &content);
             if key.ends_with("in/identity") && self.world.written_at(key).is_some() {

@@ -175,7 +175,7 @@ impl Machine {
                 continue;
             }
             let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
-            if !update.is_complete() || !self.world.objects().contains_key(&outcome) {
+            if !update.is_complete() || self.world.written_at(&outcome).is_none() {
                 return Err(format!("5: Update {name} is left without an outcome"));
             }
             if finalizer::is_on(&update) {
