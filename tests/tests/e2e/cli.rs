@@ -81,7 +81,8 @@ async fn done(team: &Namespace<'_>, arguments: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-async fn explained(team: &Namespace<'_>, target: &str) -> Result<Value> {
+/// What `explain` says about a Stack or an Update.
+pub async fn explained(team: &Namespace<'_>, target: &str) -> Result<Value> {
     Ok(serde_json::from_str(&done(team, &["explain", target, "--output", "json"]).await?)?)
 }
 

@@ -151,6 +151,10 @@ async fn group(
     let history = History::begin(Api::namespaced(world.client.clone(), &team.name)).await?;
     let all = async {
         run(&team, &cases, &history, side_by_side.min(cases.len())).await?;
+        // One after the other, because each is a process.
+        for case in &cases {
+            case.is_explained(&team).await.with_context(|| case.name.clone())?;
+        }
         then(&team, &cases).await
     };
     let ran = tokio::select! {
