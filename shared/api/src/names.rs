@@ -62,9 +62,6 @@ pub const APPROVAL: &str = "driftless.dev/approval";
 /// Annotation of a Stack: the hash of the plan that its user approves. The reconciler empties it when a run has used it.
 pub const APPROVE: &str = "driftless.dev/approve";
 
-/// The value of [`APPROVE`] that approves the destroy of a Stack that is deleted.
-pub const DESTROY: &str = "destroy";
-
 /// Annotation of a Stack: the user who set [`APPROVE`]. The admission policy guarantees it.
 pub const APPROVED_BY: &str = "driftless.dev/approved-by";
 

@@ -171,7 +171,6 @@ fn answers(stack: &Stack) -> Result<core::ApprovalSettings, String> {
         let remedy = "write all 64 digits of status.driftless.plan.hash, or remove it";
         PlanHash::parse(text).map(Some).ok_or_else(|| format!("annotation {name} is {text:?}; {remedy}"))
     };
-    let destroy = word(names::APPROVE) == Some(names::DESTROY);
     let ttl = match stack.annotations().get(names::PLAN_TTL) {
         None => core::ApprovalSettings::default().ttl,
         Some(text) => duration(text).filter(|ttl| ttl.as_secs() > 0).ok_or_else(|| {
@@ -180,8 +179,7 @@ fn answers(stack: &Stack) -> Result<core::ApprovalSettings, String> {
     };
     Ok(core::ApprovalSettings {
         policy: core::ApprovalPolicy::none(),
-        approved: if destroy { None } else { hash(names::APPROVE)? },
-        destroy,
+        approved: hash(names::APPROVE)?,
         approved_by: word(names::APPROVED_BY).map(str::to_owned),
         rejected: hash(names::REJECT)?,
         ttl,
