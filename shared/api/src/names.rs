@@ -49,6 +49,9 @@ pub const DRIFT_TIME_ZONE: &str = "driftless.dev/drift-time-zone";
 /// Annotation of a Stack: with the value `true`, drift checks are paused and the known state of drift stays.
 pub const DRIFT_SUSPEND: &str = "driftless.dev/drift-suspend";
 
+/// Annotation of a Stack: properties that never count as drift, as `PATH` or `TYPE#PATH`, separated by commas.
+pub const DRIFT_IGNORE: &str = "driftless.dev/drift-ignore";
+
 /// Annotation of a Stack: the drift check whose drift is to be fixed, if it is still the last one; or [`ALWAYS`].
 pub const REMEDIATE: &str = "driftless.dev/remediate";
 

@@ -124,7 +124,10 @@ fn proposal_of_a_destroy_changes_nothing() {
     assert!(proposal.spec.is_proposal() && proposal.spec.changes_nothing() && proposal.spec.plan().is_none());
     assert!(!run.spec.is_proposal() && !run.spec.changes_nothing() && run.spec.plan() == PlanHash::parse(&hash()));
     for update in [&proposal, &run] {
-        assert_eq!((update.spec.operation.as_deref(), update.spec.remove, update.spec.run_program), (Some("destroy"), Some(true), Some(true)));
+        assert_eq!(
+            (update.spec.operation.as_deref(), update.spec.remove, update.spec.run_program),
+            (Some("destroy"), Some(true), Some(true))
+        );
     }
     assert_eq!(stack.hold(&proposal.spec, Timestamp::UNIX_EPOCH), None);
     assert_eq!(stack.hold(&run.spec, Timestamp::UNIX_EPOCH), Some(Hold::Unapproved));

@@ -258,8 +258,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         unstable: leaves(3),
         made_at: at,
     };
-    let wish =
-        Wish { operation: Operation::Destroy, commit: text(), generation: 3, reconcile_request: text(), refresh: true };
+    let wish = Wish { operation: Operation::Destroy, commit: text(), generation: 3, reconcile_request: text(), refresh: true };
     let proposal = Proposal {
         state: PlanState::Approved,
         plan: Some(plan),

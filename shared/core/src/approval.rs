@@ -90,13 +90,7 @@ pub struct ApprovalSettings {
 
 impl Default for ApprovalSettings {
     fn default() -> Self {
-        Self {
-            policy: ApprovalPolicy::Required,
-            approved: None,
-            approved_by: None,
-            rejected: None,
-            ttl: DEFAULT_TTL,
-        }
+        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
     }
 }
 
@@ -334,7 +328,8 @@ pub(crate) fn gate(
     }
     let is_guarded = *guard == Guard::Intact;
     proposal.demanded = ruling.demanded();
-    let is_open = proposal.demanded.is_none() && ruling.refusal(wish.operation, "").is_none() && !settings.policy.needs_approval(&plan);
+    let is_open =
+        proposal.demanded.is_none() && ruling.refusal(wish.operation, "").is_none() && !settings.policy.needs_approval(&plan);
     if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
         status.spent = Some(plan.hash.clone());
     }

@@ -219,8 +219,7 @@ fn new_revision_and_a_lost_source_leave_the_plan_of_a_destroy() {
     let mut stack = waiting();
     stack.status.project = Some(("shop".into(), "yaml".into()));
     let mut facts = snapshot(stack.clone());
-    facts.source =
-        Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest: "sha256:bbb".into(), polled: None });
+    facts.source = Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest: "sha256:bbb".into(), polled: None });
     let next = plan(&facts);
     assert!(next.effects.is_empty() && next.status.plan == stack.status.plan, "{next:?}");
     facts.source = Some(SourceState::NotFound);
@@ -308,7 +307,10 @@ fn policies_of_the_cluster_decide_about_a_destroy() {
     let denied = plan(&facts(&governed("changes.exists(c, c.type.startsWith('aws:rds/'))", RuleAction::Deny)));
     let words = condition(&denied);
     assert!(words.starts_with("Stalled/PolicyViolation: destroy: +0 ~0 -2"), "{words}");
-    assert!(words.ends_with("; have the policy changed, or set spec.destroyOnFinalize to false to keep the resources"), "{words}");
+    assert!(
+        words.ends_with("; have the policy changed, or set spec.destroyOnFinalize to false to keep the resources"),
+        "{words}"
+    );
     assert!(has_event(&denied, EventReason::PolicyViolation) && created(&denied).is_none());
 }
 

@@ -78,7 +78,7 @@ prop_compose! {
         schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("2562047788015215h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
         remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
     ) -> DriftSettings {
-        DriftSettings { schedule: schedule.map(support::schedule), remediate }
+        DriftSettings { schedule: schedule.map(support::schedule), remediate, ignored: Vec::new() }
     }
 }
 
@@ -562,7 +562,7 @@ fn checker_detects_each_broken_invariant() {
         }),
         ("5: outputs change without an outcome", |_, plan| plan.status.outputs = Some([("n".to_owned(), 1.into())].into())),
         ("5: drift changes without an outcome", |snapshot, plan| {
-            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None });
+            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None, ignored: Vec::new() });
             plan.status.drift.verdict = Some(DriftVerdict::None);
         }),
         ("7: observedGeneration lags", |_, plan| plan.status.observed_generation = None),

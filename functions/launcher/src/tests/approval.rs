@@ -65,7 +65,8 @@ fn deleted(plan: &Value, annotations: &Value, ours: &Value) -> World {
     let world = quiet();
     of_stack(&world, "n", "destroy", &json!({}));
     let metadata = driftless_api::merge(json!({ names::APPROVAL: "required" }), annotations);
-    let deleted = json!({ "annotations": metadata, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
+    let deleted =
+        json!({ "annotations": metadata, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
     let more = json!({ "metadata": deleted, "status": { "driftless": { "plan": plan } } });
     world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
     let more = json!({ "spec": { "driftless": ours } });

@@ -204,7 +204,10 @@ fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
         names::ALWAYS => core::Remediate::Always,
         check => core::Remediate::Check(check.to_owned()),
     });
-    Ok(Some(core::DriftSettings { schedule: Some(schedule).filter(|_| word(names::DRIFT_SUSPEND) != Some("true")), remediate }))
+    let ignored = word(names::DRIFT_IGNORE).filter(|text| !text.is_empty()).map(core::Ignored::parse_all).transpose();
+    let ignored = ignored.map_err(|why| format!("annotation {} is {why}", names::DRIFT_IGNORE))?.unwrap_or_default();
+    let schedule = Some(schedule).filter(|_| word(names::DRIFT_SUSPEND) != Some("true"));
+    Ok(Some(core::DriftSettings { schedule, remediate, ignored }))
 }
 
 /// The spec without the values from its templates.
