@@ -12,6 +12,9 @@ DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarde
 SEEDS ?= 10000
 FROM ?= 0
 SECONDS ?= 60
+CASES ?= 100000
+# The same cases in each run, so that a change fails for a reason of its own; `make properties` has new ones.
+export PROPTEST_RNG_SEED ?= 1
 CRATES := cargo test --workspace --locked --exclude driftless-tests
 
 .PHONY: help
@@ -108,6 +111,11 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7; CALM=1, BREAK=RULE.
 	cargo run --quiet --profile sim --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(CALM:1=--calm) $(BREAK:%=--break %)
+
+.PHONY: properties
+properties: ## The properties of decisions, for new facts: make properties CASES=100000; SEED=7: the facts of that seed.
+	PROPTEST_RNG_SEED=$(or $(SEED),$(shell date +%s)) PROPTEST_CASES=$(CASES) \
+		cargo test --package driftless-core --locked --release --test properties
 
 .PHONY: faults
 faults: ## A short calm run of the simulation with every single fault, or with FAULT=KIND:NUMBER: what it comes to has to be the same.

@@ -9,7 +9,7 @@ use driftless_contract::{
     ObjectKey,
     keys::{self, TreeFolder},
 };
-use driftless_core::{Retention, SourceRef, Stack as CoreStack};
+use driftless_core::{Retention, SourceRef};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, Selector};
 use jiff::Timestamp;
 
@@ -76,7 +76,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         let mut sources = BTreeSet::new();
         let mut pages = Pages::<_, Stack>::new(self.cluster, Some(&source.namespace), Selector::All);
         while let Some(page) = pages.next().await? {
-            sources.extend(page.iter().flat_map(|stack| CoreStack::from(stack).spec.sources).filter_map(wanted));
+            sources.extend(page.iter().flat_map(Stack::sources).filter_map(wanted));
         }
         for key in &sources {
             match self.cluster.get_dynamic(key).await {

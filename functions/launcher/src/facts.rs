@@ -91,7 +91,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let of_stack = run.update.run_of(&stack.uid().unwrap_or_default(), system);
         let is_generation = of_stack.as_ref().map(|of_stack| of_stack.generation) == stack.metadata.generation;
         let is_named = of_stack.is_some() && stack.names(&run.update.name_any());
-        Ok(Standing::of_stack(is_named, stack.hold(&run.update.spec, self.now), is_generation))
+        let spec = &run.update.spec;
+        let hold = driftless_core::Stack::from(stack).hold(!spec.changes_nothing(), spec.plan().as_ref(), self.now);
+        Ok(Standing::of_stack(is_named, hold, is_generation))
     }
 
     /// The content of a task's folder. What a task got is not read once the task has reported its result.

@@ -403,7 +403,7 @@ mod tests {
 
     /// The workspace of a project without a source, with additional `fields`.
     fn project(fields: &Value) -> Value {
-        driftless_api::merge(json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } }), fields)
+        driftless_core::merge(json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } }), fields)
     }
 
     /// A pod template with the token `/t/token`.
@@ -435,7 +435,7 @@ mod tests {
             ),
             (config(json!({ "path": "/x" })), r#"config key "k": valueFrom.path is "/x""#),
             (
-                driftless_api::merge(config(json!({ "path": "/t/token", "json": true })), &token()),
+                driftless_core::merge(config(json!({ "path": "/t/token", "json": true })), &token()),
                 r#"config key "k": valueFrom.json is true, but "/t/token" is a token"#,
             ),
         ] {

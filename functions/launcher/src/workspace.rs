@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn invalid_workspace_reports_its_cause() {
         let project = json!({ "name": "shop", "runtime": "yaml" });
-        let with = |fields: Value| driftless_api::merge(json!({ "projectInfo": project }), &fields);
+        let with = |fields: Value| driftless_core::merge(json!({ "projectInfo": project }), &fields);
         for (spec, reason, words, stalled) in [
             (json!({}), "SpecInvalid", "no source; set one of spec.git", true),
             (json!({ "git": { "ref": "v1" } }), "SpecInvalid", "spec.git.url is missing", true),

@@ -64,7 +64,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         if !is_ours || stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
             return Ok(());
         }
-        let sources = driftless_core::Stack::from(stack).spec.sources;
+        let sources = stack.sources();
         let [SourceRef::Git(git)] = sources.as_slice() else { return Ok(()) };
         if !git.follows(git_ref) {
             return Ok(());

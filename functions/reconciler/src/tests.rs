@@ -477,7 +477,7 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
         key(api_version, kind, name)
     };
     let said = |name: &str, spec: Value| {
-        put(&world, "Stack", "n", name, &json!({}), &driftless_api::merge(json!({ "stack": name }), &spec));
+        put(&world, "Stack", "n", name, &json!({}), &driftless_core::merge(json!({ "stack": name }), &spec));
         let stack = key("pulumi.com/v1", "Stack", name);
         reconcile(&world, stack.clone());
         world.object(&stack).unwrap()["status"]["conditions"].to_string()

@@ -310,7 +310,8 @@ async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str, no
     };
     let generation = update.spec.driftless.as_ref().and_then(|ours| ours.stack_generation);
     let is_generation = generation == stack.metadata.generation;
-    Ok(Standing::of_stack(stack.names(&update.name_any()), stack.hold(&update.spec, now), is_generation))
+    let hold = CoreStack::from(&stack).hold(!update.spec.changes_nothing(), update.spec.plan().as_ref(), now);
+    Ok(Standing::of_stack(stack.names(&update.name_any()), hold, is_generation))
 }
 
 /// Prints the log of an Update, or of the current or last run of a Stack; with `last`, of so many runs of the Stack, the newest

@@ -277,7 +277,7 @@ mod tests {
 
     fn stack(spec: &Value) -> Value {
         let usual = json!({ "stack": "dev", "backend": "s3://state", "programRef": { "name": "app" } });
-        let spec = driftless_api::merge(usual, spec);
+        let spec = driftless_core::merge(usual, spec);
         json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": "shop", "name": "app" }, "spec": spec })
     }
 
@@ -324,7 +324,7 @@ mod tests {
             ),
             (json!({ "programRef": null }), Verdict::Refused, "no source; set one of"),
             (
-                driftless_api::merge(template(&json!({ "image": "pulumi/pulumi:3.197.0" })), &json!({ "config": { "n": 1 } })),
+                driftless_core::merge(template(&json!({ "image": "pulumi/pulumi:3.197.0" })), &json!({ "config": { "n": 1 } })),
                 Verdict::Refused,
                 "spec.workspaceTemplate.spec.image is \"pulumi/pulumi:3.197.0\"",
             ),
@@ -399,7 +399,7 @@ mod tests {
             ("git@10.1.2.3:a/b.git", &secret, &[private, key]),
         ] {
             let usual = json!({ "programRef": null, "projectRepo": url, "branch": "main" });
-            let of_stack = stack(&driftless_api::merge(usual, auth));
+            let of_stack = stack(&driftless_core::merge(usual, auth));
             let of_workspace = json!({
                 "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": { "namespace": "shop", "name": "own" },
                 "spec": { "git": { "url": url, "auth": (*auth != none).then_some(&own) } },
@@ -520,7 +520,7 @@ mod tests {
             ],
             workspaces: vec![
                 workspace("own", git.clone(), "Other"),
-                workspace("image", driftless_api::merge(git.clone(), &json!({ "image": "mine" })), "Other"),
+                workspace("image", driftless_core::merge(git.clone(), &json!({ "image": "mine" })), "Other"),
                 workspace("of-stack", git, "Stack"),
             ],
             ..Objects::default()

@@ -56,7 +56,7 @@ mod tests {
             let containers = json!([{ "name": "pulumi", "volumeMounts": mounts }]);
             let pod = json!({ "podTemplate": { "spec": { "volumes": volumes, "containers": containers } } });
             let env = json!({ "env": [{ "name": "PULUMI_BACKEND_URL", "value": url }] });
-            assert_eq!(task_backend(crate::merge(pod, &env)).as_deref(), expected.then_some(url));
+            assert_eq!(task_backend(driftless_core::merge(pod, &env)).as_deref(), expected.then_some(url));
         }
     }
 

@@ -15,9 +15,7 @@ pub mod finalizer;
 mod flux;
 mod guard;
 mod json;
-mod merge;
 mod mount_path;
-pub mod names;
 mod own_source;
 mod plan_policy;
 mod pod;
@@ -34,9 +32,9 @@ mod volumes;
 mod workspace;
 
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
+pub use driftless_core::metadata as names;
 pub use flux::{Artifact, KINDS, Source};
 pub use guard::{POLICY, guard};
-pub use merge::merge;
 pub use own_source::OwnSource;
 pub use plan_policy::{
     NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyRule, PlanPolicySpec,

@@ -222,7 +222,7 @@ mod tests {
         let base = json!({ "git": { "url": "u", "ref": "main", "dir": "./a/" } });
         let (first, dir, followed) = of(&base);
         assert_eq!((dir.as_str(), followed), ("a", true));
-        let with = |git: Value| of(&crate::merge(base.clone(), &json!({ "git": git })));
+        let with = |git: Value| of(&driftless_core::merge(base.clone(), &json!({ "git": git })));
         assert_eq!(with(json!({ "dir": "a/", "shallow": true })).0, first);
         let default = with(json!({ "ref": null }));
         assert_eq!((default.0, default.2), (with(json!({ "ref": "HEAD" })).0, true));

@@ -3,12 +3,12 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
-use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape};
+use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape, merge};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    EnvFromSource, EnvVar, ResourceRequirements, WorkspaceSpec, merge,
+    EnvFromSource, EnvVar, ResourceRequirements, WorkspaceSpec,
     resources::Asked,
     volumes::{MountedFiles, Volumes},
 };

@@ -3,12 +3,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use driftless_core::{Mount, SHARE};
+use driftless_core::{Mount, SHARE, merge};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    merge,
     mount_path::{check_file, check_path, is_ours},
     shape::{is_label, is_set, list, meaningless, typed},
 };

@@ -66,11 +66,10 @@ fn invalid_annotation_is_refused_and_the_stack_stays_guarded() {
         annotations[annotation] = json!(value);
         let stack = stack(&annotations, &template);
         let core = CoreStack::from(&stack);
-        let refused = core.spec.refused.unwrap();
+        let refused = core.spec.refused.clone().unwrap();
         assert!(refused.starts_with(words), "{refused}");
         assert!(core.approval.is_some() && stack.is_guarded(), "{annotation}");
-        let up = serde_json::from_value(json!({ "type": "up" })).unwrap();
-        assert_eq!(stack.hold(&up, Timestamp::UNIX_EPOCH), Some(Hold::Unapproved), "{annotation}");
+        assert_eq!(core.hold(true, None, Timestamp::UNIX_EPOCH), Some(Hold::Unapproved), "{annotation}");
     }
 }
 

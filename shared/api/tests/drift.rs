@@ -5,7 +5,7 @@
     reason = "this is test code, which clippy does not see in a function without #[test]"
 )]
 
-use driftless_api::{Stack, Update, names};
+use driftless_api::{Stack, Update, UpdateSpec, names};
 use driftless_core::{
     CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, Ignored, NewUpdate, Operation, Remediate,
     Schedule, Stack as CoreStack, StackStatus, run::Hold, workspace,
@@ -66,14 +66,17 @@ fn window_holds_runs_that_change_resources_while_it_is_closed() {
     let window = json!({ names::WINDOW_SCHEDULE: "0 22 * * *", names::WINDOW_DURATION: "4h" });
     let at = |time: &str| time.parse::<Timestamp>().unwrap();
     let (closed, open) = (at("2026-11-26T12:00:00Z"), at("2026-11-26T23:00:00Z"));
-    let spec = |spec: Value| serde_json::from_value(spec).unwrap();
+    let spec = |spec: Value| serde_json::from_value::<UpdateSpec>(spec).unwrap();
     let (up, preview) = (spec(json!({ "type": "up" })), spec(json!({ "type": "preview" })));
     let check = spec(json!({ "type": "refresh", "driftless": { "previewOnly": true } }));
+    let hold = |annotations: &Value, update: &UpdateSpec, now| {
+        CoreStack::from(&stack(annotations)).hold(!update.changes_nothing(), update.plan().as_ref(), now)
+    };
     for (update, now, held) in [(&up, closed, true), (&up, open, false), (&preview, closed, false), (&check, closed, false)] {
-        assert_eq!(stack(&window).hold(update, now), held.then_some(Hold::OutsideWindow), "{update:?} at {now}");
+        assert_eq!(hold(&window, update, now), held.then_some(Hold::OutsideWindow), "{update:?} at {now}");
     }
-    assert_eq!(stack(&json!({})).hold(&up, closed), None);
-    assert_eq!(stack(&json!({ names::SUSPEND: "true" })).hold(&preview, open), Some(Hold::Suspended));
+    assert_eq!(hold(&json!({}), &up, closed), None);
+    assert_eq!(hold(&json!({ names::SUSPEND: "true" }), &preview, open), Some(Hold::Suspended));
 }
 
 #[test]

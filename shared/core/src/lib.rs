@@ -9,6 +9,7 @@
 //!   in its place.
 
 mod admission;
+mod annotations;
 mod approval;
 mod backoff;
 mod bound;
@@ -19,6 +20,8 @@ mod due;
 mod finalize;
 mod governed;
 mod invariants;
+mod merge;
+pub mod metadata;
 mod model;
 mod names;
 mod observe;
@@ -48,6 +51,7 @@ mod window;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
+pub use annotations::Annotations;
 pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
@@ -55,6 +59,7 @@ pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::{refused, violations};
+pub use merge::merge;
 pub use model::*;
 pub use names::{PROJECT_FILES, apply_name, check_name, hash, invalid_digest, invalid_object, proposal_name, update_name};
 pub use observe::observe;
@@ -72,7 +77,7 @@ pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
 pub use schedule::Schedule;
 pub use shape::*;
-pub use source::{SLOW_FETCH, fetch_again, is_answered, rest};
+pub use source::{FluxSource, SLOW_FETCH, Verification, fetch_again, is_answered, rest};
 pub use status::{
     CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
 };

@@ -36,6 +36,59 @@ pub fn is_answered(sent: Timestamp, fetched: Timestamp) -> bool {
     fetched.duration_since(sent) > SKEW
 }
 
+/// The facts about an object with an artifact of Flux.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FluxSource<'a> {
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// `spec.suspend`
+    pub suspend: bool,
+    /// `spec.verify` is set.
+    pub verify: bool,
+    /// The condition `SourceVerified`.
+    pub verified: Option<Verification<'a>>,
+    /// The message of the condition `Ready`.
+    pub ready: Option<&'a str>,
+    /// `status.artifact`, if it has a digest.
+    pub artifact: Option<SourceState>,
+}
+
+/// The condition `SourceVerified` of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verification<'a> {
+    /// Its status is `True`.
+    pub is_true: bool,
+    /// Its message.
+    pub message: &'a str,
+    /// It is of the source's generation.
+    pub is_current: bool,
+}
+
+impl SourceState {
+    /// The state of a source of Flux. The last good artifact is used even if the source is not ready, as by Flux's own consumers.
+    /// The artifact of a deleted object, and one whose required verification is missing, are not used.
+    #[must_use]
+    pub fn of_flux(source: FluxSource<'_>) -> Self {
+        let unfit = |why: String| Self::Unfit { why };
+        let unverified = match source.verified.filter(|_| source.verify) {
+            None if source.verify => Some("it is not verified yet"),
+            Some(Verification { is_true: false, message, .. }) => Some(message),
+            Some(Verification { is_current: false, .. }) => Some("only an earlier spec was verified"),
+            None | Some(_) => None,
+        };
+        if source.deleting {
+            return unfit("it is being deleted".into());
+        }
+        if let Some(why) = unverified {
+            return unfit(format!("spec.verify requires a verified source: {why}"));
+        }
+        source.artifact.unwrap_or_else(|| {
+            let why = if source.suspend { "it is suspended; resume it" } else { source.ready.unwrap_or_default() };
+            Self::NoArtifact { why: why.to_owned() }
+        })
+    }
+}
+
 /// What a source offers to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {

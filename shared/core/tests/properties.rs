@@ -290,9 +290,6 @@ prop_compose! {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, approval, ..stack() };
         stack.answers = ApprovalSettings { policy: ApprovalPolicy::none(), ..answers };
         let proposal = if plan_status.current.is_some() { proposal } else { RunState::None };
-        // The CLI alone leaves it unread where a run may start.
-        let is_unread = governance == Governance::Unread && plan_status.governed;
-        let governance = if is_unread { Governance::Unreadable("forbidden".into()) } else { governance };
         stack.status.plan = plan_status;
         stack.window = window.map(support::window);
         stack.ttl = ttl.map(|(created, is_applied)| {
@@ -411,7 +408,8 @@ proptest! {
             let stack = &snapshot.stack;
             let last = plan.status.last_update.as_ref();
             let destroyed = last.is_some_and(|last| (last.operation, last.state) == (Some(Operation::Destroy), LastUpdateState::Succeeded));
-            prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || last.is_none()));
+            let ran = last.is_some() && plan.status.ran != Some(false);
+            prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || !ran));
             prop_assert!(!matches!(snapshot.run, RunState::Live(..)));
         }
     }

@@ -103,7 +103,7 @@ fn objects() -> Vec<Value> {
     });
     let artifact = json!({ "path": "p", "url": "http://pko/p", "revision": "1", "digest": "sha256:00", "size": 7, "lastUpdateTime": "2026-01-01T00:00:00Z" });
     let object = |api_version: &str, kind: &str, name: &str, fields: Value| {
-        driftless_api::merge(
+        driftless_core::merge(
             json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name, "namespace": "default" } }),
             &fields,
         )

@@ -191,7 +191,10 @@ async fn owner(team: &Namespace<'_>, kind: &str, name: &str, controls: bool) -> 
     let api_version = if kind == "Stack" { "pulumi.com/v1" } else { AUTO };
     let uid = team.objects(api_version, kind)?.get(name).await?.uid().context("a uid")?;
     let owner = json!({ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid });
-    Ok(driftless_api::merge(owner, &if controls { json!({ "controller": true }) } else { json!({ "blockOwnerDeletion": true }) }))
+    Ok(driftless_core::merge(
+        owner,
+        &if controls { json!({ "controller": true }) } else { json!({ "blockOwnerDeletion": true }) },
+    ))
 }
 
 /// A Stack's Workspace in PKO's form.
@@ -266,7 +269,7 @@ async fn apply_object(
 ) -> Result<()> {
     let api = api(team, api_version, kind);
     let head = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name } });
-    let object = driftless_api::merge(head, object);
+    let object = driftless_core::merge(head, object);
     api.patch(name, &PatchParams::apply("pulumi-kubernetes-operator"), &Patch::Apply(&object))
         .await
         .with_context(|| object.to_string())?;

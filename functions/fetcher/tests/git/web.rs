@@ -122,7 +122,7 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
             "branch or tag \"gone\" not found in the repository (spec.git.ref)",
         ),
     ] {
-        let git = driftless_api::merge(json!({ "url": url, "ref": "main" }), &git);
+        let git = driftless_core::merge(json!({ "url": url, "ref": "main" }), &git);
         let message = site.poll_of_workspace(git).await.unwrap_err();
         assert!(message.contains(words), "{message}");
     }

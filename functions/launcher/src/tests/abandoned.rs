@@ -28,9 +28,9 @@ fn refused(held: bool) -> World {
 /// `n/u` reads a Secret; with `more` in its `spec.driftless`.
 fn reads_secret(world: &World, more: &Value) {
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
-    let ours = driftless_api::merge(json!({ "workspace": { "env": env } }), more);
+    let ours = driftless_core::merge(json!({ "workspace": { "env": env } }), more);
     let update = world.object(&key("Update", "n", "u")).unwrap();
-    world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
+    world.insert(driftless_core::merge(update, &json!({ "spec": { "driftless": ours } })));
     secret(world, &json!({ "A": "YQ==" }));
 }
 
@@ -44,7 +44,7 @@ fn secret(world: &World, data: &Value) {
 
 fn suspend(world: &World) {
     let suspend = json!({ "metadata": { "annotations": { names::SUSPEND: "true" } } });
-    world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &suspend));
+    world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &suspend));
 }
 
 /// The reason that `n/u` waits for, or a fixed text if it was abandoned.
@@ -71,7 +71,7 @@ fn update_that_waits_when_the_maintenance_window_closes_is_abandoned() {
         let world = refused(held);
         let closed = json!({ names::WINDOW_SCHEDULE: "0 0 29 2 *", names::WINDOW_DURATION: "1m" });
         let closed = json!({ "metadata": { "annotations": closed } });
-        world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &closed));
+        world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &closed));
         assert_eq!(outcome(&world), "given up");
     }
 }

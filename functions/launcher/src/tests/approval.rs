@@ -26,11 +26,11 @@ fn guarded(plan: &Value, annotations: &Value, operation: &str, ours: &Value) -> 
     let world = quiet();
     of_stack(&world, "n", operation, &json!({}));
     let mut metadata = json!({ names::APPROVAL: "required" });
-    metadata = driftless_api::merge(metadata, annotations);
+    metadata = driftless_core::merge(metadata, annotations);
     let more = json!({ "metadata": { "annotations": metadata }, "status": { "driftless": { "plan": plan } } });
-    world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
+    world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
     let more = json!({ "spec": { "driftless": ours } });
-    world.insert(driftless_api::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
+    world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
     reconcile(&world, &hint("u"));
     world
 }
@@ -123,7 +123,7 @@ fn proposal_without_a_stack_destroys_nothing() {
 fn run_without_the_approved_plan_is_abandoned() {
     let approve = json!({ names::APPROVE: hash('a') });
     let plan = json!({ "plan": hash('a') });
-    let with = |field: &str, value: Value| driftless_api::merge(approved(), &json!({ field: value }));
+    let with = |field: &str, value: Value| driftless_core::merge(approved(), &json!({ field: value }));
     for (name, status, annotations, operation, ours) in [
         ("no plan", approved(), approve.clone(), "up", json!({})),
         ("another plan", approved(), approve.clone(), "up", json!({ "plan": hash('b') })),

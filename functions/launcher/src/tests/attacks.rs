@@ -17,7 +17,7 @@ fn sealed(world: &World) -> (String, Vec<u8>) {
 /// A workspace that reads a Secret which does not exist.
 fn waiting() -> Value {
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "gone", "key": "A" } } }]);
-    driftless_api::merge(project(), &json!({ "env": env }))
+    driftless_core::merge(project(), &json!({ "env": env }))
 }
 
 fn owned_by_victim(api_version: &str) -> Value {
@@ -27,7 +27,7 @@ fn owned_by_victim(api_version: &str) -> Value {
 /// Changes the Update `n/u` as a tenant with the rights to it may.
 fn change(world: &World, patch: &Value) {
     let update = world.object(&key("Update", "n", "u")).unwrap();
-    world.insert(driftless_api::merge(update, patch));
+    world.insert(driftless_core::merge(update, patch));
 }
 
 /// A launch of `n/u` that was interrupted after its task became the owner and before the task got its spec.
@@ -75,7 +75,7 @@ fn forged_owner_neither_replaces_nor_deletes_sealed_inputs() {
         world.insert(json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "mine" }, "data": { "A": "YQ==" },
         }));
-        let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": seal });
+        let ours = json!({ "workspace": driftless_core::merge(project(), &json!({ "env": env })), "seal": seal });
         by_hand(&world, "u", &json!({ "driftless": ours }));
         change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) } }));
         reconcile(&world, &hint("u"));
@@ -92,7 +92,7 @@ fn updates_without_a_stack_share_no_sealed_inputs() {
         "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "mine" }, "data": { "A": "YQ==" },
     }));
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "mine", "key": "A" } } }]);
-    let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": true });
+    let ours = json!({ "workspace": driftless_core::merge(project(), &json!({ "env": env })), "seal": true });
     by_hand(&world, "u", &json!({ "driftless": ours }));
     reconcile(&world, &hint("u"));
     assert!(!world.objects().keys().any(|key| key.starts_with("sealed/")));
@@ -168,7 +168,7 @@ fn inputs_that_would_fill_the_function_are_invalid() {
         by_hand(
             &world,
             "u",
-            &json!({ "driftless": { "workspace": driftless_api::merge(project(), &json!({ "envFrom": from })) } }),
+            &json!({ "driftless": { "workspace": driftless_core::merge(project(), &json!({ "envFrom": from })) } }),
         );
         reconcile(&world, &hint("u"));
         let (reason, message) = waits(&world, "u");
@@ -183,7 +183,7 @@ fn mounting(data: &Value, mounts: &[Value]) -> World {
     world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "n", "name": "c" }, "data": data }));
     let volumes = json!([{ "name": "v", "configMap": { "name": "c" } }]);
     let template = json!({ "spec": { "volumes": volumes, "containers": [{ "name": "pulumi", "volumeMounts": mounts }] } });
-    let workspace = driftless_api::merge(project(), &json!({ "podTemplate": template }));
+    let workspace = driftless_core::merge(project(), &json!({ "podTemplate": template }));
     by_hand(&world, "u", &json!({ "driftless": { "workspace": workspace } }));
     reconcile(&world, &hint("u"));
     world

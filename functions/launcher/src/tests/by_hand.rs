@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn update_by_hand_runs_its_workspace_as_of_the_start() {
     let world = quiet();
-    workspace(&world, &driftless_api::merge(project(), &json!({ "pulumiLogLevel": 3 })));
+    workspace(&world, &driftless_core::merge(project(), &json!({ "pulumiLogLevel": 3 })));
     by_hand(&world, "u", &json!({ "type": "refresh", "message": "m" }));
     // Whatever step a launch stops at, the next one continues.
     for call in 0..40 {
@@ -52,7 +52,7 @@ fn incomplete_update_by_hand_waits_with_a_message() {
         json!({ "driftless": { "tree": { "digest": digest, "source": source } } })
     };
     let long = "a".repeat(2000);
-    let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
+    let sizes = driftless_core::merge(project(), &json!({ "serviceAccountName": "gone" }));
     for (of, reason, words) in [
         (None, "WorkspaceNotFound", "Workspace \"w\" not found"),
         (Some(no_url), "SpecInvalid", "Workspace \"w\": spec.git.url is missing; write the URL"),
@@ -101,7 +101,7 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         (own(nameless, Value::Null), json!({}), "Workspace has neither a stored source nor projectInfo"),
         (own(json!({ "env": 1 }), tree("sha256:1", "Kind")), json!({}), "spec.driftless.workspace: invalid type"),
         (
-            own(driftless_api::merge(project(), &json!({ "local": {} })), Value::Null),
+            own(driftless_core::merge(project(), &json!({ "local": {} })), Value::Null),
             json!({}),
             "spec.driftless.workspace.local has no meaning on Fargate",
         ),
@@ -123,7 +123,7 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         let world = quiet();
         by_hand(&world, "u", &spec);
         let object = world.object(&key("Update", "n", "u")).unwrap();
-        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
+        insert(&world, &key("Update", "n", "u"), &driftless_core::merge(object, &more));
         reconcile(&world, &hint("u"));
         let refused = refused(&world, "u");
         assert!(refused.contains(words), "{refused}");
@@ -139,7 +139,7 @@ fn outputs_are_not_secret_if_the_stack_says_so() {
         let name = if kind == "Stack" { "s" } else { "u" };
         let object = world.object(&key(kind, "n", name)).unwrap();
         let annotated = json!({ "metadata": { "annotations": { names::NOT_SECRET: " a,b c,, " } } });
-        insert(&world, &key(kind, "n", name), &driftless_api::merge(object, &annotated));
+        insert(&world, &key(kind, "n", name), &driftless_core::merge(object, &annotated));
         reconcile(&world, &hint("u"));
         assert_eq!(spec(&world).not_secret, expected, "{kind}");
         // The record stays, whatever the annotation says later.
@@ -264,7 +264,7 @@ fn annotation_limits_the_duration_of_a_run() {
     by_hand(&world, "u", &json!({}));
     let object = world.object(&key("Update", "n", "u")).unwrap();
     let annotated = json!({ "metadata": { "annotations": { names::MAX_DURATION: "1h30m" } } });
-    insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
+    insert(&world, &key("Update", "n", "u"), &driftless_core::merge(object, &annotated));
     reconcile(&world, &hint("u"));
     assert_eq!(spec(&world).limits, RunLimits { silence_seconds: Some(900), max_seconds: Some(5400) });
 }
@@ -317,7 +317,7 @@ fn variables_of_secrets_are_secret_and_those_of_config_maps_are_not() {
         { "name": "C", "valueFrom": { "configMapKeyRef": of_key("c") } },
     ]);
     let env_from = json!([{ "secretRef": { "name": "s" } }, { "configMapRef": { "name": "c" } }]);
-    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
+    workspace(&world, &driftless_core::merge(project(), &json!({ "env": env, "envFrom": env_from })));
     by_hand(&world, "u", &json!({}));
     reconcile(&world, &hint("u"));
     let spec = spec(&world);
@@ -333,7 +333,7 @@ fn claim_is_on_the_last_backend_that_the_environment_names() {
     world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data }));
     let env = json!([{ "name": "PULUMI_BACKEND_URL", "value": "s3://last" }]);
     let env_from = json!([{ "configMapRef": { "name": "c" } }]);
-    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
+    workspace(&world, &driftless_core::merge(project(), &json!({ "env": env, "envFrom": env_from })));
     by_hand(&world, "u", &json!({}));
     reconcile(&world, &hint("u"));
     let spec = spec(&world);

@@ -23,7 +23,7 @@ fn world(files: &[(&str, &str)], annotation: Option<&str>, spec: &Value) -> Worl
     let mut update = world.object(&key("Update", "n", "u")).unwrap();
     let source = json!({ "apiVersion": source.api_version, "kind": source.kind, "name": source.name });
     update["spec"]["driftless"]["tree"] = json!({ "source": source, "digest": "sha256:0", "dir": "app" });
-    update["spec"] = driftless_api::merge(update["spec"].take(), spec);
+    update["spec"] = driftless_core::merge(update["spec"].take(), spec);
     world.insert(update);
     if let Some(annotation) = annotation {
         let mut stack = world.object(&key("Stack", "n", "s")).unwrap();

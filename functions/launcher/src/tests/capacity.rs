@@ -81,7 +81,7 @@ fn read_only_runs_use_spot_unless_configured() {
         by_hand(&world, "u", &spec);
         let object = world.object(&key("Update", "n", "u")).unwrap();
         let annotated = json!({ "metadata": { "annotations": { names::CAPACITY: capacity } } });
-        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
+        insert(&world, &key("Update", "n", "u"), &driftless_core::merge(object, &annotated));
         reconcile_with(&world, &Settings { spot: allowed, ..settings() }, &hint("u"));
         let live: Vec<_> = world.live_tasks().iter().map(|task| task.spot).collect();
         assert_eq!(live, [spot], "{spec} {capacity:?}");
@@ -119,7 +119,7 @@ fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
             let unfit = to_json(&UnfitArchitecture { version: VERSION, architecture });
             world.drive(world.put(&keys::architecture(&key("Update", "n", "u"), &images), unfit.into_bytes())).unwrap().unwrap();
         }
-        workspace(&world, &driftless_api::merge(project(), fields));
+        workspace(&world, &driftless_core::merge(project(), fields));
         by_hand(&world, "u", &json!({ "type": "preview" }));
         reconcile(&world, &hint("u"));
         let launch = launch_record(&world);
@@ -134,7 +134,7 @@ fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
     assert_ne!(on_arm64, on_amd64);
     assert_eq!(of(&own, Some(Architecture::Arm64)), (Some(Architecture::Amd64), on_amd64));
     // The Workspace selects the processor, or the installation the image.
-    assert_eq!(of(&driftless_api::merge(own, &arm), Some(Architecture::Arm64)), (None, on_arm64));
+    assert_eq!(of(&driftless_core::merge(own, &arm), Some(Architecture::Arm64)), (None, on_arm64));
     assert_eq!(of(&json!({}), Some(Architecture::Amd64)).0, None);
 }
 
@@ -207,7 +207,7 @@ fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
     };
     secret(json!({ "A": "YQ==" }));
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
-    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env })));
+    workspace(&world, &driftless_core::merge(project(), &json!({ "env": env })));
     by_hand(&world, "b", &json!({}));
     reconcile_with(&world, &limited, &hint("b"));
     assert_eq!(admissions(&world).waiting.into_keys().collect::<Vec<_>>(), ["uid-b"]);

@@ -16,7 +16,7 @@ fn stack(world: &World, name: &str, reads: &str, requires: &[&str]) {
 
 fn set(world: &World, name: &str, status: &Value) {
     let mut stack = world.object(&key("Stack", "n", name)).unwrap();
-    stack["status"] = driftless_api::merge(stack["status"].clone(), status);
+    stack["status"] = driftless_core::merge(stack["status"].clone(), status);
     world.insert(stack);
 }
 

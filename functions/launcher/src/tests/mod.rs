@@ -68,9 +68,9 @@ fn hint(name: &str) -> LaunchHint {
 
 fn insert(world: &World, key: &ObjectKey, more: &Value) {
     let mut metadata = json!({ "namespace": key.namespace, "name": key.name, "uid": format!("uid-{}", key.name) });
-    metadata = driftless_api::merge(metadata, more.get("metadata").unwrap_or(&json!({})));
+    metadata = driftless_core::merge(metadata, more.get("metadata").unwrap_or(&json!({})));
     let base = json!({ "apiVersion": key.api_version, "kind": key.kind });
-    let mut object = driftless_api::merge(base, more);
+    let mut object = driftless_core::merge(base, more);
     object["metadata"] = metadata;
     world.insert(object);
 }
@@ -86,7 +86,7 @@ fn project() -> Value {
 /// A user's Update of the stack with the same name.
 fn by_hand(world: &World, name: &str, spec: &Value) {
     let base = json!({ "workspaceName": "w", "stackName": name, "type": "up" });
-    insert(world, &key("Update", "n", name), &json!({ "spec": driftless_api::merge(base, spec) }));
+    insert(world, &key("Update", "n", name), &json!({ "spec": driftless_core::merge(base, spec) }));
 }
 
 fn update(world: &World, name: &str) -> Update {

@@ -45,7 +45,7 @@ fn waiting_update_of_a_suspended_stack_does_not_start() {
         let world = quiet();
         of_stack(&world, "n", "up", &json!({}));
         let stack = world.object(&key("Stack", "n", "s")).unwrap();
-        world.insert(driftless_api::merge(stack.clone(), &suspend));
+        world.insert(driftless_core::merge(stack.clone(), &suspend));
         reconcile(&world, &hint("u"));
         assert_eq!(waits(&world, "u").0, "StackSuspended");
         assert!(world.live_tasks().is_empty());
@@ -54,7 +54,7 @@ fn waiting_update_of_a_suspended_stack_does_not_start() {
         assert_eq!(world.live_tasks().len(), 1);
         // A run that has started continues.
         let resumed = world.object(&key("Stack", "n", "s")).unwrap();
-        world.insert(driftless_api::merge(resumed, &suspend));
+        world.insert(driftless_core::merge(resumed, &suspend));
         reconcile(&world, &hint("u"));
         assert!(world.live_tasks().iter().all(|task| !task.stopping));
         assert_eq!(waits(&world, "u").0, "");
@@ -69,7 +69,7 @@ fn drift_check_gives_way_to_an_update() {
         update["spec"]["driftless"]["previewOnly"] = json!(true);
         world.insert(update);
         let drift = json!({ "status": { "currentUpdate": null, "driftless": { "drift": { "currentCheck": "u" } } } });
-        world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &drift));
+        world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &drift));
         workspace(world, &project());
         by_hand(world, "up", &json!({ "stackName": "dev" }));
     };
@@ -114,7 +114,7 @@ fn drift_check_gives_way_to_an_update() {
 #[test]
 fn status_of_an_update_prevents_no_launch() {
     let world = quiet();
-    let forged = driftless_api::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));
+    let forged = driftless_core::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));
     of_stack(&world, "n", "up", &forged);
     reconcile(&world, &hint("u"));
     assert!(task_folder(&world).contains_key("spec"));
@@ -176,7 +176,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
         of_stack(world, "n", operation, &json!({}));
         let update = world.object(&key("Update", "n", "u")).unwrap();
         let ours = json!({ "seal": true, "workspace": { "podTemplate": template, "stacks": stacks } });
-        world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
+        world.insert(driftless_core::merge(update, &json!({ "spec": { "driftless": ours } })));
         reconcile(world, &hint("u"));
     };
     let insert = |world: &World, kind: &str, name: &str, data: Value| {

@@ -5,7 +5,7 @@ use super::*;
 /// A Stack of the namespace with these fields.
 fn stack(world: &World, name: &str, spec: &Value, status: &Value) {
     let metadata = json!({ "namespace": "n", "name": name, "uid": name });
-    let mut spec = driftless_api::merge(json!({ "stack": "dev" }), spec);
+    let mut spec = driftless_core::merge(json!({ "stack": "dev" }), spec);
     spec["stack"] = json!("dev");
     world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec, "status": status }));
 }

@@ -51,7 +51,7 @@ fn stacks_applied_by_flux_are_hinted_in_every_namespace() {
 
 /// A Stack of a git repository that was reconciled before.
 fn put_git(world: &World, namespace: &str, name: &str, url: &str, more: &Value) {
-    let spec = driftless_api::merge(json!({ "stack": "dev", "projectRepo": url }), more);
+    let spec = driftless_core::merge(json!({ "stack": "dev", "projectRepo": url }), more);
     let status = json!({ "driftless": { "repository": driftless_core::repository(url) } });
     let metadata = json!({ "namespace": namespace, "name": name, "uid": format!("{namespace}-{name}") });
     world.insert(json!({
@@ -117,7 +117,7 @@ fn replayed_push_requests_no_fetch() {
     put_git(&world, "n", "s", url, &json!({ "branch": "main" }));
     let source = key("pulumi.com/v1", "Stack", "s");
     let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
-    let sources = driftless_core::Stack::from(&stack).spec.sources;
+    let sources = stack.sources();
     let [SourceRef::Git(git)] = sources.as_slice() else { panic!("{sources:?}") };
     let fetched = |commit: &str| {
         let artifact = Some(FetchedArtifact { revision: commit.into(), digest: "sha256:00".into() });

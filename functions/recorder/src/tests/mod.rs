@@ -526,7 +526,7 @@ fn unreachable_cluster_is_requeued() {
 fn status_has_the_message_of_a_run_with_changes() {
     for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
         let world = world(&of_stack(), &json!({}));
-        world.insert(driftless_api::merge(update(&world), &json!({ "spec": { "message": "why" } })));
+        world.insert(driftless_core::merge(update(&world), &json!({ "spec": { "message": "why" } })));
         let launch = format!("{}launch", keys::run(CLUSTER, "uid"));
         let recorded = Launch::parse(&world.objects()[&launch]).unwrap();
         put(&world, &launch, &to_json(&Launch { preview, ..recorded }));
@@ -558,7 +558,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
 
     world.insert(running.clone());
     let stale: Update = serde_json::from_value(update(&world)).unwrap();
-    world.insert(driftless_api::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
+    world.insert(driftless_core::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
     let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     let run = publish::Recorded { outcome: &outcome, launch: None, task: None };

@@ -1,15 +1,16 @@
-use driftless_core::{self as core, PlanHash, run::Hold};
+use driftless_core as core;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, UpdateSpec, WorkspaceReclaimPolicy, duration, finalizer,
-    names,
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names,
 };
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
+        let annotations = core::Annotations(stack.annotations());
         Self {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
@@ -20,12 +21,12 @@ impl From<&Stack> for core::Stack {
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             suspended: stack.is_suspended(),
-            ttl: ttl(stack).unwrap_or_default(),
-            window: window(stack).unwrap_or_default(),
-            drift: drift(stack).unwrap_or_default(),
+            ttl: annotations.ttl(stack.labels(), created(stack)).unwrap_or_default(),
+            window: annotations.window().unwrap_or_default(),
+            drift: annotations.drift().unwrap_or_default(),
             // A Stack with an invalid annotation is refused, and it stays guarded.
-            approval: approval(stack).unwrap_or_else(|_| Some(core::ApprovalSettings::default())),
-            answers: answers(stack).unwrap_or_default(),
+            approval: annotations.approval().unwrap_or_else(|_| Some(core::ApprovalSettings::default())),
+            answers: annotations.answers().unwrap_or_default(),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
@@ -37,7 +38,13 @@ impl Stack {
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         let field = self.spec.driftless.as_ref().and_then(|ours| ours.suspend).unwrap_or(false);
-        field || self.annotations().get(names::SUSPEND).is_some_and(|value| value == "true")
+        field || core::Annotations(self.annotations()).suspend()
+    }
+
+    /// The sources that its spec names. Validation refuses any number other than one.
+    #[must_use]
+    pub fn sources(&self) -> Vec<core::SourceRef> {
+        sources(&self.name_any(), &self.spec)
     }
 
     /// Returns the facts that say whether its next run may change what the Stacks that require it read.
@@ -49,23 +56,8 @@ impl Stack {
             deleting: self.metadata.deletion_timestamp.is_some(),
             running: status.is_some_and(|status| status.current_update.is_some()),
             suspended: self.is_suspended(),
-            inputs: inputs.filter(|_| !self.annotations().contains_key(names::INPUTS)),
+            inputs: inputs.filter(|_| !core::Annotations(self.annotations()).ignore_inputs()),
         }
-    }
-
-    /// Returns why it starts no run of `update` now.
-    #[must_use]
-    pub fn hold(&self, update: &UpdateSpec, now: Timestamp) -> Option<Hold> {
-        if self.is_suspended() {
-            return Some(Hold::Suspended);
-        }
-        let changes = !update.changes_nothing();
-        if changes && self.is_guarded() && !core::Stack::from(self).permits(update.plan().as_ref(), now) {
-            return Some(Hold::Unapproved);
-        }
-        // A Stack with an invalid window is refused, which stops its new runs.
-        let is_closed = || window(self).ok().flatten().is_some_and(|window| window.closed_until(now).is_some());
-        (changes && is_closed()).then_some(Hold::OutsideWindow)
     }
 
     /// Returns whether its changes need an approval: it has the annotation, or had it when no policy guarded its removal.
@@ -86,6 +78,10 @@ impl Stack {
     }
 }
 
+fn created(stack: &Stack) -> Option<Timestamp> {
+    stack.creation_timestamp().map(|Time(at)| at)
+}
+
 /// The default period of `continueResyncOnCommitMatch`, because each run costs a task.
 const DEFAULT_RESYNC_SECONDS: i64 = 600;
 
@@ -97,117 +93,13 @@ fn spec(stack: &Stack) -> core::StackSpec {
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     spec.pod_only = workspace.spec.pod_only(super::workspace::TEMPLATE);
     spec.task_backend = workspace.spec.task_backend(super::workspace::TEMPLATE);
-    let words = [
-        (names::INPUTS, &[names::IGNORE][..]),
-        (names::SEAL, &[names::NEVER]),
-        (names::SUSPEND, &["true", "false"]),
-        (names::DRIFT_SUSPEND, &["true", "false"]),
-        (names::CAPACITY, &[names::SPOT, names::ON_DEMAND]),
-        (names::CACHE, &[names::OFF, names::REFRESH]),
-    ];
-    for (annotation, words) in words {
-        if let Some(other) = stack.annotations().get(annotation).filter(|value| !words.contains(&value.as_str())) {
-            let words = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
-            spec.refused.get_or_insert_with(|| format!("annotation {annotation} is {other:?}; write {words}, or remove it"));
-        }
-    }
-    spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
-    spec.refused = spec
-        .refused
-        .or_else(|| drift(stack).err())
-        .or_else(|| window(stack).err())
-        .or_else(|| ttl(stack).err())
-        .or_else(|| approval(stack).err());
+    let annotations = core::Annotations(stack.annotations());
+    spec.watches_inputs &= !annotations.ignore_inputs();
+    spec.refused = spec.refused.or_else(|| annotations.refused(stack.labels(), created(stack)));
     if spec.refused.is_none() && stack.is_guarded() {
-        spec.refused = answers(stack).err().or_else(|| super::run::unplannable(stack));
+        spec.refused = annotations.answers().err().or_else(|| super::run::unplannable(stack));
     }
     spec
-}
-
-/// The maintenance window. It is made of annotations, because a change of the spec would start a run.
-fn window(stack: &Stack) -> Result<Option<core::Window>, String> {
-    let [opens, zone, length] = [names::WINDOW_SCHEDULE, names::WINDOW_TIME_ZONE, names::WINDOW_DURATION]
-        .map(|name| stack.annotations().get(name).map(String::as_str));
-    let (opens, length) = match (opens, length) {
-        (None, None) => return Ok(None),
-        (Some(opens), Some(length)) => (opens, length),
-        (Some(_), None) => return Err(half(names::WINDOW_SCHEDULE, names::WINDOW_DURATION)),
-        (None, Some(_)) => return Err(half(names::WINDOW_DURATION, names::WINDOW_SCHEDULE)),
-    };
-    core::Window::parse(opens, zone, length).map(Some).map_err(|invalid| match invalid {
-        core::InvalidWindow::Opens(why) => format!("annotation {} is {why}", names::WINDOW_SCHEDULE),
-        core::InvalidWindow::Length(why) => format!("annotation {} is {why}", names::WINDOW_DURATION),
-    })
-}
-
-/// The limited life of a Stack.
-fn ttl(stack: &Stack) -> Result<Option<core::Ttl>, String> {
-    let (Some(text), Some(created)) = (stack.annotations().get(names::TTL), stack.creation_timestamp()) else { return Ok(None) };
-    core::Ttl::parse(text, created.0, applied_by(stack)).map(Some).map_err(|why| format!("annotation {} is {why}", names::TTL))
-}
-
-/// What applied the Stack from a source, by the marks of Flux and Argo CD.
-fn applied_by(stack: &Stack) -> Option<String> {
-    let labels = stack.labels();
-    let by_flux = [("Kustomization", "kustomize"), ("HelmRelease", "helm")].into_iter().find_map(|(kind, controller)| {
-        let label = |part: &str| labels.get(&format!("{controller}.toolkit.fluxcd.io/{part}"));
-        Some(format!("{kind} {}/{}", label("namespace")?, label("name")?))
-    });
-    by_flux.or_else(|| Some(format!("Application of Argo CD {:?}", stack.annotations().get("argocd.argoproj.io/tracking-id")?)))
-}
-
-/// The approvals that it asks for. They are annotations, because a change of the spec would start a run.
-fn approval(stack: &Stack) -> Result<Option<core::ApprovalSettings>, String> {
-    let Some(policy) = stack.annotations().get(names::APPROVAL) else { return Ok(None) };
-    let policy = core::ApprovalPolicy::parse(policy).map_err(|why| format!("annotation {} is {why}", names::APPROVAL))?;
-    Ok(Some(core::ApprovalSettings { policy, ..answers(stack)? }))
-}
-
-/// The settings of plans that only the cluster asks for.
-fn answers(stack: &Stack) -> Result<core::ApprovalSettings, String> {
-    let word = |name| stack.annotations().get(name).map(String::as_str).filter(|text| !text.is_empty());
-    let hash = |name| {
-        let Some(text) = word(name) else { return Ok(None) };
-        let remedy = "write all 64 digits of status.driftless.plan.hash, or remove it";
-        PlanHash::parse(text).map(Some).ok_or_else(|| format!("annotation {name} is {text:?}; {remedy}"))
-    };
-    let ttl = match stack.annotations().get(names::PLAN_TTL) {
-        None => core::ApprovalSettings::default().ttl,
-        Some(text) => duration(text).filter(|ttl| ttl.as_secs() > 0).ok_or_else(|| {
-            format!("annotation {} is {text:?}; write a duration of a second or more, such as 72h", names::PLAN_TTL)
-        })?,
-    };
-    Ok(core::ApprovalSettings {
-        policy: core::ApprovalPolicy::none(),
-        approved: hash(names::APPROVE)?,
-        approved_by: word(names::APPROVED_BY).map(str::to_owned),
-        rejected: hash(names::REJECT)?,
-        ttl,
-    })
-}
-
-fn half(set: &str, absent: &str) -> String {
-    format!("annotation {set} is set without {absent}; set both, or remove it")
-}
-
-/// The settings of drift checks. They are annotations, because a change of the spec would start a run.
-fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
-    let word = |name| stack.annotations().get(name).map(String::as_str);
-    let zone = word(names::DRIFT_TIME_ZONE);
-    let Some(text) = word(names::DRIFT_SCHEDULE) else { return Ok(None) };
-    let schedule = core::Schedule::parse(text, zone).map_err(|why| format!("annotation {} is {why}", names::DRIFT_SCHEDULE))?;
-    if let (core::Schedule::Every(_), Some(zone)) = (&schedule, zone) {
-        let remedy = "remove it, or write the schedule as five cron fields";
-        return Err(format!("annotation {} is {zone:?}, but an interval has no time zone; {remedy}", names::DRIFT_TIME_ZONE));
-    }
-    let remediate = word(names::REMEDIATE).map(|word| match word {
-        names::ALWAYS => core::Remediate::Always,
-        check => core::Remediate::Check(check.to_owned()),
-    });
-    let ignored = word(names::DRIFT_IGNORE).filter(|text| !text.is_empty()).map(core::Ignored::parse_all).transpose();
-    let ignored = ignored.map_err(|why| format!("annotation {} is {why}", names::DRIFT_IGNORE))?.unwrap_or_default();
-    let schedule = Some(schedule).filter(|_| word(names::DRIFT_SUSPEND) != Some("true"));
-    Ok(Some(core::DriftSettings { schedule, remediate, ignored }))
 }
 
 /// The spec without the values from its templates.
@@ -330,34 +222,21 @@ impl From<&Program> for core::SourceState {
     }
 }
 
-/// The state of a source. The last good artifact is used even if its source is not ready, as by Flux's own consumers. The
-/// artifact of a deleted object, and one whose required verification is missing, are not used.
 impl From<&Source> for core::SourceState {
     fn from(source: &Source) -> Self {
-        let unfit = |why: &str| Self::Unfit { why: why.to_owned() };
-        if source.metadata.deletion_timestamp.is_some() {
-            return unfit("it is being deleted");
-        }
         let condition = |type_: &str| source.conditions.iter().find(|condition| condition.type_ == type_);
-        let unverified = match condition("SourceVerified") {
-            _ if !source.verify => None,
-            None => Some("it is not verified yet"),
-            Some(condition) if condition.status != "True" => Some(condition.message.as_str()),
-            Some(condition) if condition.observed_generation.is_some_and(|seen| Some(seen) != source.metadata.generation) => {
-                Some("only an earlier spec was verified")
-            }
-            Some(_) => None,
-        };
-        if let Some(why) = unverified {
-            return unfit(&format!("spec.verify requires a verified source: {why}"));
-        }
-        artifact(source.artifact.as_ref()).unwrap_or_else(|| {
-            let why = match condition("Ready") {
-                _ if source.suspend => "it is suspended; resume it".to_owned(),
-                Some(ready) => ready.message.clone(),
-                None => String::new(),
-            };
-            Self::NoArtifact { why }
+        let verified = condition("SourceVerified").map(|condition| core::Verification {
+            is_true: condition.status == "True",
+            message: &condition.message,
+            is_current: condition.observed_generation.is_none_or(|seen| Some(seen) == source.metadata.generation),
+        });
+        Self::of_flux(core::FluxSource {
+            deleting: source.metadata.deletion_timestamp.is_some(),
+            suspend: source.suspend,
+            verify: source.verify,
+            verified,
+            ready: condition("Ready").map(|condition| condition.message.as_str()),
+            artifact: artifact(source.artifact.as_ref()),
         })
     }
 }

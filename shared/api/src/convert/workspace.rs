@@ -10,7 +10,7 @@ use super::status::set_condition;
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, EmbeddedMetadata, EnvFromSource, EnvVar,
     EnvVarSource, FileSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack, StackOutputs, Tree, Workspace,
-    WorkspaceSpec, WorkspaceStack, merge, names, pulumi_version,
+    WorkspaceSpec, WorkspaceStack, names, pulumi_version,
 };
 
 /// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
@@ -230,7 +230,7 @@ pub(super) fn merged<Spec: Serialize + DeserializeOwned + Clone>(
     let invalid = |part: &str, error: serde_json::Error| format!("{field}.{part}: {error}");
     let base = serde_json::to_value(base).map_err(|error| invalid("spec", error))?;
     let metadata = template.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
-    let spec = template.get("spec").map_or(base.clone(), |patch| merge(base, patch));
+    let spec = template.get("spec").map_or(base.clone(), |patch| core::merge(base, patch));
     Ok((
         serde_json::from_value(metadata).map_err(|error| invalid("metadata", error))?,
         serde_json::from_value(spec).map_err(|error| invalid("spec", error))?,

@@ -124,6 +124,7 @@ impl Reconciliation<'_> {
     pub(super) fn gate(&mut self, settings: &ApprovalSettings, why: &Why, new: &mut NewUpdate) -> Result<PlanHash, Readiness> {
         if self.snapshot.governance == Governance::Unread && self.stack.status.plan.governed {
             // The reconciler reads what the cluster demands before a run may start; the CLI cannot.
+            self.requeue_by(self.in_seconds(GUARD_SECONDS));
             return Err(self.snapshot.stack.status.readiness.clone().unwrap_or_else(approval::planning));
         }
         if self.stack.status.plan.current.is_some() {

@@ -1,4 +1,4 @@
-//! Names that are part of the API: finalizer, annotations and labels. PKO's names are kept exactly, because users, their tools
+//! Names in the metadata of objects: finalizer, annotations and labels. PKO's names are kept exactly, because users, their tools
 //! and objects of an earlier PKO use them.
 
 /// The finalizer on every Stack and on every Update that a Stack owns.
