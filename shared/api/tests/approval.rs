@@ -128,8 +128,11 @@ fn proposal_of_a_destroy_changes_nothing() {
             (Some("destroy"), Some(true), Some(true))
         );
     }
-    assert_eq!(stack.hold(&proposal.spec, Timestamp::UNIX_EPOCH), None);
-    assert_eq!(stack.hold(&run.spec, Timestamp::UNIX_EPOCH), Some(Hold::Unapproved));
+    let hold = |update: &Update| {
+        let (changes, plan) = (!update.spec.changes_nothing(), update.spec.plan());
+        CoreStack::from(&stack).hold(changes, plan.as_ref(), Timestamp::UNIX_EPOCH)
+    };
+    assert_eq!((hold(&proposal), hold(&run)), (None, Some(Hold::Unapproved)));
     // In a terminating namespace.
     let elsewhere = proposal.elsewhere(&stack, "driftless");
     assert!(elsewhere.spec.is_proposal() && elsewhere.metadata.namespace.as_deref() == Some("driftless"));

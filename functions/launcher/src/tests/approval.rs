@@ -64,13 +64,13 @@ fn proposal_and_its_run_have_the_same_binding_and_key() {
 fn deleted(plan: &Value, annotations: &Value, ours: &Value) -> World {
     let world = quiet();
     of_stack(&world, "n", "destroy", &json!({}));
-    let metadata = driftless_api::merge(json!({ names::APPROVAL: "required" }), annotations);
+    let metadata = driftless_core::merge(json!({ names::APPROVAL: "required" }), annotations);
     let deleted =
         json!({ "annotations": metadata, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
     let more = json!({ "metadata": deleted, "status": { "driftless": { "plan": plan } } });
-    world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
+    world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
     let more = json!({ "spec": { "driftless": ours } });
-    world.insert(driftless_api::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
+    world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
     reconcile(&world, &hint("u"));
     world
 }
@@ -83,7 +83,7 @@ fn destroy_is_proposed_without_an_approval_and_runs_with_one() {
     assert!(proposed.operation == Operation::Destroy && proposed.preview_only && proposed.is_preview());
     // A proposal gives way to no other run.
     assert!(!proposal.cluster().iter().any(|object| object["metadata"]["annotations"][names::DRIFT_CHECK] == "true"));
-    let plan = driftless_api::merge(approved(), &json!({ "operation": "destroy" }));
+    let plan = driftless_core::merge(approved(), &json!({ "operation": "destroy" }));
     let approve = json!({ names::APPROVE: hash('a') });
     let run = deleted(&plan, &approve, &json!({ "plan": hash('a') }));
     let applied = spec(&run);
@@ -103,7 +103,7 @@ fn destroy_is_proposed_without_an_approval_and_runs_with_one() {
         assert!(refused(&world, "u").contains("requires approvals"), "{name}");
     }
     // A proposal applies nothing, whatever else its Update says.
-    let both = driftless_api::merge(ours, &json!({ "plan": hash('a') }));
+    let both = driftless_core::merge(ours, &json!({ "plan": hash('a') }));
     assert_eq!(spec(&deleted(&plan, &approve, &both)).plan.unwrap().approved, None);
 }
 
