@@ -316,7 +316,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             // The last try has requeued the Update for the next one.
             return Ok(Launched::Here);
         }
-        self.take_slot_and_claim(update, &record.run, &request, prepared.spec.preview_only).await?;
+        self.take_slot_and_claim(update, &record.run, &request).await?;
         let Some(task) = self.own_task(hint, update, &record, folder).await? else { return Ok(Launched::Elsewhere) };
         if !self.fill_task_folder(update, &prepared, &record, &task).await? {
             return Ok(Launched::Elsewhere);
@@ -329,7 +329,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Takes what limits the runs. Neither is released on a failure here, because a concurrent reconciliation of the same Update may
     /// use it. The slot is taken first: a run that waits for a slot blocks no run of its stack, and a run that waits for its claim
     /// occupies no slot.
-    async fn take_slot_and_claim(&self, update: &Update, run: &RunId, request: &Request, is_check: bool) -> Result<(), Stop> {
+    async fn take_slot_and_claim(&self, update: &Update, run: &RunId, request: &Request) -> Result<(), Stop> {
+        let is_check = request.is_check();
         if self.settings.limits.any() {
             self.has_claim(run, is_check).await?;
             self.ask_for_slot(update, run, request).await?.take(self.cluster).await?;

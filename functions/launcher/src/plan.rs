@@ -12,14 +12,14 @@ use crate::{Error, Launcher, digest::Key, request::Request, spec::Prepared};
 
 /// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
 /// permits it.
-pub(crate) fn mode(spec: &UpdateSpec, operation: Operation, stack: Option<&Stack>) -> Option<PlanMode> {
+pub(crate) fn mode(spec: &UpdateSpec, stack: Option<&Stack>) -> Option<PlanMode> {
     let stack = stack?;
-    let is_proposal = spec.driftless.as_ref().and_then(|ours| ours.propose) == Some(true);
-    if let Some(hash) = spec.plan() {
-        let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
-        return Some(PlanMode::Apply { hash, approved_by: plan.and_then(|plan| plan.approved_by.clone()) });
+    if spec.is_proposal() {
+        return Some(PlanMode::Propose {});
     }
-    (is_proposal && operation == Operation::Preview).then_some(PlanMode::Propose {})
+    let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+    let approved_by = plan.and_then(|plan| plan.approved_by.clone());
+    spec.plan().map(|hash| PlanMode::Apply { hash, approved_by })
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
@@ -100,12 +100,15 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
+    let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
     let (dir, paths) = match &spec.source {
+        // Without the program, a destroy depends on no source, which may be gone before the approval.
+        RunSource::Tree { .. } if operation == Operation::Destroy && !spec.run_program => (None, None),
         RunSource::Tree { dir, paths, .. } => (Some(dir), Some(paths)),
         RunSource::Project(_) => (None, None),
     };
     let flags = json!({
-        "operation": Operation::Up.as_str(),
+        "operation": operation.as_str(),
         "stack": spec.stack,
         "create": spec.create,
         "secretsProvider": spec.secrets_provider,

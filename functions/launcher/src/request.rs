@@ -64,7 +64,7 @@ impl Request {
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
-            plan: plan::mode(&spec, operation, stack),
+            plan: plan::mode(&spec, stack),
             spec,
             operation,
             stack: stack.map(id),
@@ -94,9 +94,14 @@ impl Request {
         RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone(), plan: plan.clone() }
     }
 
+    /// Whether the run only previews its operation.
+    pub(crate) fn previews_only(&self) -> bool {
+        self.spec.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
+    }
+
     /// Whether the run is a drift check.
     pub(crate) fn is_check(&self) -> bool {
-        self.spec.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
+        self.previews_only() && self.plan.is_none()
     }
 }
 

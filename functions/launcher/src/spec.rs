@@ -130,7 +130,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let shape = workspace.shape(&at, self.settings.default_size).map_err(Stop::invalid)?;
         let operation = request.operation;
         let stack_name = asked.stack_name.clone().unwrap_or_default();
-        let preview_only = request.is_check();
+        let preview_only = request.previews_only();
         let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
         // PKO does the same for a stack that its Workspace does not list.
         let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });

@@ -100,7 +100,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                     self.launch_created(hint, &stack, &update.current.name, created).await?;
                 }
                 Effect::Propose(update) => {
-                    let created = self.create_update(Update::of_proposal(&stack, update)).await;
+                    let created = self.create_proposal(&stack, update).await;
                     self.launch_created(hint, &stack, &update.current.name, created).await?;
                 }
                 Effect::SpendApproval => {
@@ -181,8 +181,19 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         };
         match here.await {
             Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
-                let update = Update::of_stack_elsewhere(stack, new, self.settings.system_namespace);
-                self.create_update(update).await
+                let update = Update::of_stack(stack, &Workspace::of_stack(stack, new), new);
+                self.create_update(update.elsewhere(stack, self.settings.system_namespace)).await
+            }
+            created => created,
+        }
+    }
+
+    /// Creates the Update of a proposal, in the same namespace as that of the run that will apply the plan.
+    async fn create_proposal(&self, stack: &Stack, new: &NewUpdate) -> Result<String, KubernetesError> {
+        let update = Update::of_proposal(stack, new);
+        match self.create_update(update.clone()).await {
+            Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
+                self.create_update(update.elsewhere(stack, self.settings.system_namespace)).await
             }
             created => created,
         }

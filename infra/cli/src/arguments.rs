@@ -143,6 +143,17 @@ pub enum Command {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Ignores properties in drift checks of a Stack.
+    Ignore {
+        /// The Stack.
+        stack: String,
+        /// The properties: PATH, or TYPE#PATH for the resources of a type. A path covers all within it.
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<String>,
+        /// Whether something is changed.
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
     /// Puts back the drift that the last drift check of a Stack found.
     Remediate {
         /// The Stack.

@@ -1,7 +1,9 @@
 //! What a user asks of a Stack: the annotations and Updates that they would otherwise write by hand.
 
+use std::collections::BTreeSet;
+
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{DriftVerdict, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
+use driftless_core::{DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -150,6 +152,18 @@ pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
         }
         _ => Err(Error::failed(format!("{} has no drift to remediate; its condition Drifted is not True", place(stack)))),
     }
+}
+
+/// Adds properties that never count as drift of a Stack.
+pub fn ignore(stack: &Stack, entries: &[String]) -> Result<Request> {
+    let added = entries.join(",");
+    Ignored::parse_all(&added).map_err(|why| Error::failed(format!("cannot ignore {why}")))?;
+    let before = stack.annotations().get(names::DRIFT_IGNORE).map(String::as_str).filter(|text| !text.is_empty());
+    let all: BTreeSet<&str> =
+        before.into_iter().chain([added.as_str()]).flat_map(|text| text.split(',')).map(str::trim).collect();
+    let value = all.into_iter().collect::<Vec<_>>().join(",");
+    let done = format!("drift of {} does not count in {value}, from the next check on", place(stack));
+    Ok(Request::of(annotate(stack, names::DRIFT_IGNORE, Some(&value)), done))
 }
 
 /// The current plan of a Stack, if it is that of the hash.

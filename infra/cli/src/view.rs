@@ -1,7 +1,7 @@
 //! What a Stack and an Update show of themselves.
 
 use driftless_api::{DriftlessUpdateStatus, Stack, Update, names};
-use driftless_core::{DriftVerdict, LastUpdateState, Readiness, Stack as CoreStack};
+use driftless_core::{DriftVerdict, LastUpdateState, Operation, Readiness, Stack as CoreStack};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -109,6 +109,9 @@ pub fn times(update: &Update) -> (Option<Timestamp>, Option<Timestamp>) {
 pub fn operation(update: &Update) -> String {
     if update.labels().contains_key(names::DRIFT_CHECK) {
         return "drift check".into();
+    }
+    if update.spec.is_proposal() {
+        return Operation::Preview.as_str().into();
     }
     update.spec.operation.clone().unwrap_or_else(|| "run".into())
 }

@@ -198,6 +198,7 @@ fn requests_equal_their_kubectl_patches() {
     let drifted = stack("old");
     golden("remediate", &dry_run(request::remediate(&drifted, false)));
     golden("remediate-always", &dry_run(request::remediate(&drifted, true)));
+    golden("ignore", &dry_run(request::ignore(&drifted, &["tags.owner".into(), "aws:s3/bucket:Bucket#tags".into()])));
     let settings =
         RunSettings { targets: vec!["urn:pulumi:prod::shop::aws:s3/bucket:Bucket::logs".into()], ..RunSettings::default() };
     golden("run", &dry_run(request::run(&stack("shop"), Operation::Preview, &settings)));

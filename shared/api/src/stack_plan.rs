@@ -31,8 +31,6 @@ pub struct StackPlan {
     pub current_update: Option<String>,
     /// What in the cluster demands the approval of the plan, whatever the Stack says.
     pub demanded_by: Option<String>,
-    /// Whether the deletion of the Stack was shown without an approval while the cluster enforced who may approve.
-    pub destroy_offered: Option<bool>,
     /// What the hash of the plan covers.
     pub digests: Option<PlanDigests>,
     /// Time at which another plan is made.
@@ -57,6 +55,8 @@ pub struct StackPlan {
     pub note: Option<String>,
     /// Whether the plan was shown without an approval while the cluster enforced who may approve.
     pub offered: Option<bool>,
+    /// Operation that the plan is for: `up` or `destroy`.
+    pub operation: Option<String>,
     /// Reconciliation request that the plan is for.
     pub reconcile_request: Option<String>,
     /// Whether the run that the plan is for refreshes first.
@@ -129,7 +129,6 @@ impl StackPlan {
     pub(crate) fn of(status: &core::PlanStatus) -> Self {
         let plan = Self {
             current_update: status.current.clone(),
-            destroy_offered: status.destroy_offered.then_some(true),
             governed: status.governed.then_some(true),
             guarded: status.guarded.then_some(true),
             last_update: status.last.clone(),
@@ -137,7 +136,7 @@ impl StackPlan {
             ..Self::default()
         };
         let Some(proposal) = &status.proposal else { return plan };
-        let Wish { commit, generation, reconcile_request, refresh } = &proposal.wish;
+        let Wish { operation, commit, generation, reconcile_request, refresh } = &proposal.wish;
         let plan = Self {
             approved_by: proposal.by.clone(),
             commit: some(commit),
@@ -147,6 +146,7 @@ impl StackPlan {
             generation: Some(*generation),
             note: some(&proposal.note).map(super::convert::cut),
             offered: proposal.offered.then_some(true),
+            operation: Some(operation.as_str().into()),
             reconcile_request: some(reconcile_request),
             refresh: refresh.then_some(true),
             state: Some(proposal.state.as_str().into()),
@@ -185,7 +185,6 @@ impl StackPlan {
         core::PlanStatus {
             guarded: self.guarded.unwrap_or_default(),
             governed: self.governed.unwrap_or_default(),
-            destroy_offered: self.destroy_offered.unwrap_or_default(),
             current: self.current_update.clone(),
             last: self.last_update.clone(),
             proposal: self.proposal(),
@@ -198,6 +197,7 @@ impl StackPlan {
             state: PlanState::parse(self.state.as_deref()?)?,
             plan: self.planned(),
             wish: Wish {
+                operation: self.operation(),
                 commit: self.commit.clone().unwrap_or_default(),
                 generation: self.generation?,
                 reconcile_request: self.reconcile_request.clone().unwrap_or_default(),
@@ -211,6 +211,10 @@ impl StackPlan {
             note: self.note.clone().unwrap_or_default(),
             failures: self.failures.unwrap_or_default(),
         })
+    }
+
+    fn operation(&self) -> Operation {
+        self.operation.as_deref().and_then(Operation::parse).unwrap_or(Operation::Up)
     }
 
     fn planned(&self) -> Option<core::PlannedChanges> {
@@ -238,7 +242,7 @@ impl StackPlan {
                 pulumi: digests.pulumi.clone(),
                 tree: digests.tree.clone(),
             },
-            operation: Operation::Up,
+            operation: self.operation(),
             counts: self.counts.iter().map(|(kind, count)| Some((ChangeKind::parse(kind)?, *count))).collect::<Option<_>>()?,
             changes: Listed { count: self.changes_total.unwrap_or_default(), first: changes.collect::<Option<_>>()? },
             unknown: leaves(&self.unknown, self.unknown_total),

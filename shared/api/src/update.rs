@@ -92,9 +92,9 @@ pub struct DriftlessUpdate {
     pub outputs: Vec<StackOutputs>,
     /// Hash of the approved plan that the run applies. A run that would do anything else changes nothing.
     pub plan: Option<String>,
-    /// Report drift without changing the state. Only for a refresh.
+    /// Preview the operation only: report the drift that a refresh finds, or make the plan of a destroy.
     pub preview_only: Option<bool>,
-    /// Make a plan for an approval. Only for a preview.
+    /// Make a plan for an approval. Only for a run that changes nothing.
     pub propose: Option<bool>,
     /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update answers.
     pub reconcile_request: Option<String>,

@@ -32,7 +32,6 @@ fn annotations_are_settings_of_approvals() {
     let expected = ApprovalSettings {
         policy: ApprovalPolicy::Unless([ChangeKind::Replace, ChangeKind::Delete].into()),
         approved: PlanHash::parse(&hash()),
-        destroy: false,
         approved_by: Some("ann".into()),
         rejected: None,
         ttl: SignedDuration::from_hours(24),
@@ -51,8 +50,6 @@ fn answers_count_where_only_the_cluster_asks_for_plans() {
         ..ApprovalSettings::default()
     };
     assert_eq!((core.approval, core.answers), (None, expected));
-    let destroy = CoreStack::from(&stack(&json!({ names::APPROVE: names::DESTROY }), &json!({}))).answers;
-    assert!(destroy.destroy && destroy.approved.is_none());
 }
 
 #[test]
@@ -114,4 +111,30 @@ fn proposal_has_the_flags_of_the_run_that_applies_it() {
     assert_eq!(flags(&proposal), flags(&run));
     assert_eq!(run.run_of("u", "driftless").unwrap().plan, PlanHash::parse(&hash()));
     assert_eq!(proposal.run_of("u", "driftless").unwrap().plan, None);
+}
+
+#[test]
+fn proposal_of_a_destroy_changes_nothing() {
+    let template = json!({ "remove": true, "driftless": { "plan": "b", "previewOnly": false } });
+    let stack = stack(&json!({ names::APPROVAL: "required" }), &template);
+    let of = |plan: Option<&str>| NewUpdate { operation: Operation::Destroy, run_program: true, ..new(plan) };
+    let proposal = Update::of_proposal(&stack, &of(None));
+    let run = Update::of_stack(&stack, &Workspace::new("app", WorkspaceSpec::default()), &of(Some(&hash())));
+    assert!(proposal.spec.is_proposal() && proposal.spec.changes_nothing() && proposal.spec.plan().is_none());
+    assert!(!run.spec.is_proposal() && !run.spec.changes_nothing() && run.spec.plan() == PlanHash::parse(&hash()));
+    for update in [&proposal, &run] {
+        assert_eq!(
+            (update.spec.operation.as_deref(), update.spec.remove, update.spec.run_program),
+            (Some("destroy"), Some(true), Some(true))
+        );
+    }
+    let hold = |update: &Update| {
+        let (changes, plan) = (!update.spec.changes_nothing(), update.spec.plan());
+        CoreStack::from(&stack).hold(changes, plan.as_ref(), Timestamp::UNIX_EPOCH)
+    };
+    assert_eq!((hold(&proposal), hold(&run)), (None, Some(Hold::Unapproved)));
+    // In a terminating namespace.
+    let elsewhere = proposal.elsewhere(&stack, "driftless");
+    assert!(elsewhere.spec.is_proposal() && elsewhere.metadata.namespace.as_deref() == Some("driftless"));
+    assert_eq!(elsewhere.run_of("u", "driftless").unwrap().operation, Operation::Destroy);
 }

@@ -7,8 +7,8 @@
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
 use driftless_core::{
-    CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, NewUpdate, Operation, Remediate, Schedule,
-    Stack as CoreStack, StackStatus, run::Hold, workspace,
+    CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, Ignored, NewUpdate, Operation, Remediate,
+    Schedule, Stack as CoreStack, StackStatus, run::Hold, workspace,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -38,7 +38,26 @@ fn annotations_configure_drift_checks() {
     ] {
         let core = CoreStack::from(&stack(&annotations));
         assert_eq!(core.spec.refused, None);
-        assert_eq!(core.drift, expected.map(|(schedule, remediate)| DriftSettings { schedule, remediate }), "{annotations}");
+        assert_eq!(
+            core.drift,
+            expected.map(|(schedule, remediate)| DriftSettings { schedule, remediate, ignored: Vec::new() }),
+            "{annotations}"
+        );
+    }
+}
+
+#[test]
+fn ignored_properties_are_read_strictly() {
+    let of = |text: &str| CoreStack::from(&stack(&json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_IGNORE: text })));
+    let entry = |of: Option<&str>, path: &str| Ignored { resource_type: of.map(str::to_owned), path: path.to_owned() };
+    let read = of("tags.owner, aws:s3/bucket:Bucket#tags");
+    assert_eq!(read.spec.refused, None);
+    assert_eq!(read.drift.unwrap().ignored, [entry(None, "tags.owner"), entry(Some("aws:s3/bucket:Bucket"), "tags")]);
+    assert_eq!(of("").drift.unwrap().ignored, []);
+    for wrong in ["tags,", "#tags", "aws:s3/bucket:Bucket#", " "] {
+        let refused = of(wrong).spec.refused.unwrap();
+        let words = format!("annotation driftless.dev/drift-ignore is {wrong:?}; write paths such as tags.owner");
+        assert!(refused.starts_with(&words), "{refused}");
     }
 }
 

@@ -251,14 +251,14 @@ fn plan_status(at: Timestamp) -> PlanStatus {
             pulumi: text(),
             tree: Some(text()),
         },
-        operation: Operation::Up,
+        operation: Operation::Destroy,
         counts: ChangeKind::ALL.into_iter().zip(1..).collect(),
         changes: Listed { count: 45, first: vec![change] },
         unknown: leaves(2),
         unstable: leaves(3),
         made_at: at,
     };
-    let wish = Wish { commit: text(), generation: 3, reconcile_request: text(), refresh: true };
+    let wish = Wish { operation: Operation::Destroy, commit: text(), generation: 3, reconcile_request: text(), refresh: true };
     let proposal = Proposal {
         state: PlanState::Approved,
         plan: Some(plan),
@@ -274,7 +274,6 @@ fn plan_status(at: Timestamp) -> PlanStatus {
     PlanStatus {
         guarded: true,
         governed: true,
-        destroy_offered: true,
         current: Some(text()),
         last: Some(text()),
         proposal: Some(proposal),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    ApprovalPolicy, ApprovalSettings, DriftSettings, InvalidWindow, PlanHash, Remediate, Schedule, Ttl, Window, metadata as names,
+    ApprovalPolicy, ApprovalSettings, DriftSettings, Ignored, InvalidWindow, PlanHash, Remediate, Schedule, Ttl, Window,
+    metadata as names,
 };
 
 /// The annotations with a few possible values, and these.
@@ -92,7 +93,7 @@ impl<'a> Annotations<'a> {
     /// The settings of drift checks; `None` without checks.
     ///
     /// # Errors
-    /// The schedule or its time zone is invalid.
+    /// The schedule, its time zone or the list of ignored properties is invalid.
     pub fn drift(self) -> Result<Option<DriftSettings>, String> {
         let zone = self.get(names::DRIFT_TIME_ZONE);
         let Some(text) = self.get(names::DRIFT_SCHEDULE) else { return Ok(None) };
@@ -106,7 +107,9 @@ impl<'a> Annotations<'a> {
             check => Remediate::Check(check.to_owned()),
         });
         let is_paused = self.get(names::DRIFT_SUSPEND) == Some("true");
-        Ok(Some(DriftSettings { schedule: Some(schedule).filter(|_| !is_paused), remediate }))
+        let ignored = self.get(names::DRIFT_IGNORE).filter(|text| !text.is_empty()).map(Ignored::parse_all).transpose();
+        let ignored = ignored.map_err(|why| format!("annotation {} is {why}", names::DRIFT_IGNORE))?.unwrap_or_default();
+        Ok(Some(DriftSettings { schedule: Some(schedule).filter(|_| !is_paused), remediate, ignored }))
     }
 
     /// The approvals that the Stack asks for; `None` if it asks for none.
@@ -130,7 +133,6 @@ impl<'a> Annotations<'a> {
             let remedy = "write all 64 digits of status.driftless.plan.hash, or remove it";
             PlanHash::parse(text).map(Some).ok_or_else(|| format!("annotation {name} is {text:?}; {remedy}"))
         };
-        let destroy = word(names::APPROVE) == Some(names::DESTROY);
         let ttl = match self.get(names::PLAN_TTL) {
             None => ApprovalSettings::default().ttl,
             Some(text) => text.parse().ok().filter(|ttl: &SignedDuration| ttl.as_secs() > 0).ok_or_else(|| {
@@ -139,8 +141,7 @@ impl<'a> Annotations<'a> {
         };
         Ok(ApprovalSettings {
             policy: ApprovalPolicy::none(),
-            approved: if destroy { None } else { hash(names::APPROVE)? },
-            destroy,
+            approved: hash(names::APPROVE)?,
             approved_by: word(names::APPROVED_BY).map(str::to_owned),
             rejected: hash(names::REJECT)?,
             ttl,

@@ -19,13 +19,16 @@ const TOLD: usize = 20;
 const TOLD_PATHS: usize = 20;
 /// A plan that is not approved within this time expires, unless the Stack sets another time.
 const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
+/// The ways to end the deletion of a Stack whose destroy cannot be previewed.
+const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb approve remove the annotation driftless.dev/approval, to \
+                            destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";
 /// The remedy for a cluster without the policy.
 const GUARD: &str = "apply infra/kubernetes/approval.yaml";
 
 /// Which plans of a guarded Stack need an approval: the annotation `driftless.dev/approval`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ApprovalPolicy {
-    /// Every plan.
+    /// Every plan that changes something.
     #[default]
     Required,
     /// Plans with a change of one of these kinds.
@@ -64,7 +67,7 @@ impl ApprovalPolicy {
 
     pub(crate) fn needs_approval(&self, plan: &PlannedChanges) -> bool {
         match self {
-            Self::Required => true,
+            Self::Required => !plan.is_empty(),
             Self::Unless(kinds) => kinds.iter().any(|kind| plan.count(*kind) > 0),
         }
     }
@@ -77,8 +80,6 @@ pub struct ApprovalSettings {
     pub policy: ApprovalPolicy,
     /// The approved plan.
     pub approved: Option<PlanHash>,
-    /// The destroy of a Stack that is deleted is approved.
-    pub destroy: bool,
     /// The user who approved it. The admission policy of the cluster guarantees the name.
     pub approved_by: Option<String>,
     /// The rejected plan.
@@ -89,14 +90,7 @@ pub struct ApprovalSettings {
 
 impl Default for ApprovalSettings {
     fn default() -> Self {
-        Self {
-            policy: ApprovalPolicy::Required,
-            approved: None,
-            destroy: false,
-            approved_by: None,
-            rejected: None,
-            ttl: DEFAULT_TTL,
-        }
+        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
     }
 }
 
@@ -116,9 +110,6 @@ pub struct PlanStatus {
     pub guarded: bool,
     /// The cluster demanded plans of it when that was last read.
     pub governed: bool,
-    /// Its deletion was shown without an approval in a cluster with the policy. An approval that was there before counts for
-    /// nothing.
-    pub destroy_offered: bool,
     /// The Update of the proposal in progress.
     pub current: Option<String>,
     /// The Update of the last recorded proposal.
@@ -156,9 +147,11 @@ pub struct Proposal {
 }
 
 /// What a run is wanted for. Another wish needs another plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// The revision of the source.
+    /// The operation, which is never a preview.
+    pub operation: Operation,
+    /// The revision of the source. Empty for a destroy: what it deletes follows from the state, so a new revision needs no new plan.
     pub commit: String,
     /// The generation of the Stack.
     pub generation: i64,
@@ -169,9 +162,12 @@ pub struct Wish {
 }
 
 impl Wish {
+    /// What a proposal was made for.
     fn of(run: &Run) -> Self {
+        let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
         Self {
-            commit: run.commit.clone(),
+            operation,
+            commit: if operation == Operation::Destroy { String::new() } else { run.commit.clone() },
             generation: run.generation,
             reconcile_request: run.reconcile_request.clone(),
             refresh: run.refresh,
@@ -246,8 +242,8 @@ impl PlanState {
 }
 
 impl Stack {
-    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan, or its
-    /// destroy is approved. The launcher asks this before it starts a task, whatever an Update says.
+    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan, which is of a
+    /// destroy if the Stack is being deleted. The launcher asks this before it starts a task, whatever an Update says.
     #[must_use]
     pub fn permits(&self, plan: Option<&PlanHash>, now: Timestamp) -> bool {
         let status = &self.status.plan;
@@ -256,13 +252,11 @@ impl Stack {
             None if status.guarded => &self.answers,
             None => return true,
         };
-        if self.deleting {
-            return plan.is_none() && settings.destroy && status.destroy_offered;
-        }
         let Some(proposal) = status.proposal.as_ref().filter(|proposal| proposal.state == PlanState::Approved) else {
             return false;
         };
-        let is_fresh = proposal.expires.is_none_or(|at| now < at);
+        let is_destroy = proposal.wish.operation == Operation::Destroy;
+        let is_fresh = is_destroy == self.deleting && proposal.expires.is_none_or(|at| now < at);
         let is_it = plan.is_some() && proposal.plan.as_ref().map(|plan| &plan.hash) == plan;
         let is_approved = |plan| settings.approves(plan, proposal.demanded.is_some(), status.spent.as_ref());
         is_fresh && is_it && proposal.plan.as_ref().is_some_and(is_approved)
@@ -308,9 +302,6 @@ pub(crate) fn gate(
 ) -> Gate {
     let (name, namespace) = (stack.name.clone(), stack.namespace.clone());
     let status = &mut stack.status.plan;
-    if status.current.is_some() {
-        return Gate::Wait(planning(), Until::Change);
-    }
     let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
     let until = proposal.expires.map_or(Until::Change, Until::At);
     let is_over = proposal.expires.is_some_and(|at| at <= now);
@@ -321,7 +312,14 @@ pub(crate) fn gate(
     proposal.by = None;
     if settings.rejected.as_ref() == Some(&plan.hash) {
         proposal.state = PlanState::Rejected;
-        let message = format!("plan {} was rejected; push a change, or request a reconciliation", plan.hash.short());
+        let remedy = match wish.operation {
+            Operation::Destroy => {
+                "to withdraw that, remove the annotation driftless.dev/reject; to keep the resources, set spec.destroyOnFinalize to \
+                 false"
+            }
+            Operation::Up | Operation::Refresh | Operation::Preview => "push a change, or request a reconciliation",
+        };
+        let message = format!("plan {} was rejected; {remedy}", plan.hash.short());
         return Gate::Wait(Readiness::stalled(StackReason::PlanRejected, message), Until::Change);
     }
     if is_over {
@@ -330,7 +328,8 @@ pub(crate) fn gate(
     }
     let is_guarded = *guard == Guard::Intact;
     proposal.demanded = ruling.demanded();
-    let is_open = proposal.demanded.is_none() && ruling.refusal("").is_none() && !settings.policy.needs_approval(&plan);
+    let is_open =
+        proposal.demanded.is_none() && ruling.refusal(wish.operation, "").is_none() && !settings.policy.needs_approval(&plan);
     if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
         status.spent = Some(plan.hash.clone());
     }
@@ -338,7 +337,7 @@ pub(crate) fn gate(
     proposal.state = PlanState::Proposed;
     let note = if proposal.note.is_empty() { String::new() } else { format!("{}; ", proposal.note) };
     let what = format!("{note}{}{}", summary(&plan), ruling.told());
-    if let Some(refusal) = ruling.refusal(&what) {
+    if let Some(refusal) = ruling.refusal(wish.operation, &what) {
         return Gate::Wait(refusal, Until::Soon);
     }
     let is_approved = settings.approves(&plan, proposal.demanded.is_some(), status.spent.as_ref());
@@ -351,8 +350,12 @@ pub(crate) fn gate(
             Gate::Apply(plan.hash)
         }
         Guard::Intact => {
-            let message =
-                format!("{what}; to approve it: kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
+            let keep = match wish.operation {
+                Operation::Destroy => "; to keep the resources, set spec.destroyOnFinalize to false",
+                Operation::Up | Operation::Refresh | Operation::Preview => "",
+            };
+            let approve = format!("kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
+            let message = format!("{what}; to approve it: {approve}{keep}");
             Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
         }
     }
@@ -371,34 +374,22 @@ pub(crate) fn planning() -> Readiness {
 
 /// The condition after a failed preview, until it is repeated.
 pub(crate) fn failed(proposal: &Proposal) -> Readiness {
-    let Proposal { note, failures, expires, .. } = proposal;
-    if expires.is_none() {
+    let Proposal { note, failures, expires, wish, .. } = proposal;
+    let Some(expires) = expires else {
         let message = format!("{note}; {failures} previews failed; not retrying until the spec or source changes");
         return Readiness::stalled(StackReason::UpdateFailed, message);
+    };
+    if wish.operation == Operation::Destroy {
+        let at = expires.strftime("%FT%TZ");
+        let message = format!("no plan of the destroy: {note}; {failures} previews failed; next try at {at}; {WITHOUT_PLAN}");
+        return if *failures > MAX_FAILURES {
+            Readiness::stalled(StackReason::UpdateFailed, message)
+        } else {
+            Readiness::Reconciling { reason: StackReason::PreviewFailed, message }
+        };
     }
     let message = format!("no plan: {note}; attempt {failures}");
     Readiness::Reconciling { reason: StackReason::PreviewFailed, message }
-}
-
-/// Decides about the destroy of a guarded Stack, of which there is no plan: it needs an approval. Returns the condition until then.
-pub(crate) fn gate_destroy(stack: &mut Stack, settings: &ApprovalSettings, guard: &Guard) -> Option<Readiness> {
-    let what = "the Stack requires approvals, so its resources are not destroyed";
-    let status = &mut stack.status.plan;
-    if let Guard::Broken(why) = guard {
-        status.destroy_offered = false;
-        return Some(unguarded(what, why));
-    }
-    if settings.destroy && status.destroy_offered {
-        return None;
-    }
-    status.destroy_offered = !settings.destroy;
-    let earlier = if settings.destroy { "; the approval was there before the deletion, so remove it first" } else { "" };
-    let message = format!(
-        "{what}{earlier}; to destroy them: kubectl annotate stacks.pulumi.com {} --namespace {} --overwrite \
-         driftless.dev/approve=destroy driftless.dev/approved-by=USER; to keep them, set spec.destroyOnFinalize to false",
-        stack.name, stack.namespace
-    );
-    Some(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message })
 }
 
 /// The plan, as far as a status has it.
@@ -441,14 +432,17 @@ pub(crate) fn observe_proposal(
         failures: 0,
         wish,
     };
-    let plan = outcome.plan.as_deref().cloned().filter(|plan| outcome.succeeded && plan.operation == Operation::Up);
+    let operation = proposal.wish.operation;
+    let plan = outcome.plan.as_deref().cloned().filter(|plan| outcome.succeeded && plan.operation == operation);
     let (proposal, event) = match plan.map(shortened) {
-        Some(plan) if plan.is_empty() => {
+        // An empty plan of a destroy is applied, because only a destroy that succeeded ends the deletion.
+        Some(plan) if plan.is_empty() && operation != Operation::Destroy => {
             (Proposal { state: PlanState::NoChanges, plan: Some(plan), expires: None, ..proposal }, None)
         }
         Some(plan) => {
             let known = before.as_ref().and_then(|before| before.plan.as_ref()).map(|plan| &plan.hash);
             let is_news = known != Some(&plan.hash) || before.as_ref().is_some_and(|before| !before.state.is_pending());
+            let is_news = is_news && !plan.is_empty();
             let event = is_news.then(|| event(EventType::Normal, EventReason::PlanProposed, summary(&plan), run));
             // A commit with the same result needs no second approval.
             let offered = known == Some(&plan.hash) && before.as_ref().is_some_and(|before| before.offered);
@@ -475,7 +469,9 @@ fn failure(
     // Pulumi never ran, so nothing is wrong with the program.
     let is_platform = outcome.platform_failure || !outcome.started;
     let wait = if is_platform { platform_cooldown(failures) } else { cooldown(spec, failures - 1) };
-    let is_given_up = !is_platform && failures > MAX_FAILURES;
+    // As the destroy itself, because there may be no user left to change the Stack.
+    let is_retried = is_platform || proposal.wish.operation == Operation::Destroy;
+    let is_given_up = !is_retried && failures > MAX_FAILURES;
     let note = if outcome.succeeded { "the run reported no plan".to_owned() } else { outcome.message.clone() };
     let event = event(EventType::Warning, EventReason::PlanFailed, format!("no plan: {note}"), run);
     let expires = now.checked_add(wait).ok().filter(|_| !is_given_up);
@@ -502,7 +498,7 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
     }
     let by = before.by.as_ref().map_or_else(String::new, |user| format!(" by {user}"));
     let found =
-        outcome.plan.as_deref().cloned().filter(|plan| plan.operation == Operation::Up && plan.hash != *hash).map(shortened);
+        outcome.plan.as_deref().cloned().filter(|plan| plan.operation == run.operation && plan.hash != *hash).map(shortened);
     let (now_it_is, why) = match (&found, &before.plan) {
         (Some(found), Some(approved)) => (format!("but is {} now", found.hash.short()), difference(approved, found)),
         _ => ("but is another one now".to_owned(), "the cause is not known".to_owned()),

@@ -172,6 +172,9 @@ impl<'a> Reconciliation<'a> {
                     if let Some(opens) = self.closed_until() {
                         return self.outside_window(opens, &why);
                     }
+                    if let Some(readiness) = self.failed_preview("") {
+                        return readiness;
+                    }
                     let workspace = Workspace { project: Some(project), ..workspace(&self.stack.spec) };
                     self.start(&why, String::new(), None, workspace)
                 }
@@ -469,12 +472,7 @@ impl<'a> Reconciliation<'a> {
         let mut new = self.new_update(operation, why, commit, tree, workspace);
         match (self.stack.approval.clone(), operation) {
             (None, _) | (Some(_), Operation::Preview) => {}
-            (Some(settings), Operation::Destroy) => {
-                if let Some(readiness) = self.gate_destroy(&settings, why) {
-                    return readiness;
-                }
-            }
-            (Some(settings), Operation::Up | Operation::Refresh) => {
+            (Some(settings), Operation::Up | Operation::Refresh | Operation::Destroy) => {
                 match self.gate(&settings, why, &mut new) {
                     Ok(hash) => new.plan = Some(hash),
                     Err(readiness) => return readiness,

@@ -26,6 +26,39 @@ pub struct DriftSettings {
     pub schedule: Option<Schedule>,
     /// Which drift to fix, if any.
     pub remediate: Option<Remediate>,
+    /// Properties that never count as drift.
+    pub ignored: Vec<Ignored>,
+}
+
+/// Properties that never count as drift.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The type of the resources; `None` for all.
+    pub resource_type: Option<String>,
+    /// The path of a property. It covers that property and all within it.
+    pub path: String,
+}
+
+impl Ignored {
+    /// Parses the annotation `driftless.dev/drift-ignore`: `PATH` or `TYPE#PATH`, separated by commas. `Err` says what is wrong with it.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let wrong = || format!("{text:?}; write paths such as tags.owner or aws:s3/bucket:Bucket#tags, separated by commas");
+        let entry = |entry: &str| {
+            let (resource_type, path) = entry.trim().split_once('#').map_or((None, entry.trim()), |(of, path)| (Some(of), path));
+            let is_valid = !path.is_empty() && resource_type.is_none_or(|resource_type| !resource_type.is_empty());
+            let resource_type = resource_type.map(str::to_owned);
+            is_valid.then(|| Self { resource_type, path: path.to_owned() }).ok_or_else(wrong)
+        };
+        text.split(',').map(entry).collect()
+    }
+
+    fn covers(&self, urn: &str, path: &str) -> bool {
+        // `urn:pulumi:STACK::PROJECT::PARENT$TYPE::NAME`
+        let types = urn.split("::").nth(2).unwrap_or_default();
+        let is_of_type = self.resource_type.as_deref().is_none_or(|wanted| types.rsplit('$').next() == Some(wanted));
+        let is_within = path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        is_of_type && is_within
+    }
 }
 
 /// Which drift is fixed.
@@ -83,6 +116,22 @@ impl Drift {
     }
 }
 
+/// The drift that counts. What the result leaves out is not known, so it counts.
+fn counted(found: &Drift, ignored: &[Ignored]) -> Drift {
+    let mut counted = Drift { count: found.count, resources: Vec::new() };
+    for DriftedResource { urn, change, properties } in &found.resources {
+        let counts = |path: &&String| !ignored.iter().any(|ignored| ignored.covers(urn, path));
+        let left: Vec<String> = properties.iter().filter(counts).cloned().collect();
+        let is_whole = (1..Drift::MAX_PROPERTIES).contains(&properties.len());
+        if left.is_empty() && is_whole {
+            counted.count = counted.count.saturating_sub(1);
+        } else {
+            counted.resources.push(DriftedResource { urn: urn.clone(), change: change.clone(), properties: left });
+        }
+    }
+    counted
+}
+
 impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let named: Vec<_> = self.resources.iter().take(NAMED).map(ToString::to_string).collect();
@@ -129,11 +178,13 @@ pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
 /// Returns the new drift status after a check, and the Event about it, if it is news.
 pub(crate) fn observe_check(
     before: &DriftStatus,
+    ignored: &[Ignored],
     check: &Run,
     outcome: &RunOutcome,
     now: Timestamp,
 ) -> (DriftStatus, Option<Effect>) {
-    let verdict = match &outcome.drift {
+    let found = outcome.drift.as_ref().map(|drift| counted(drift, ignored));
+    let verdict = match &found {
         // The check has no result.
         _ if outcome.interrupted || !outcome.started => before.verdict.clone(),
         Some(drift) if outcome.succeeded && drift.count == 0 => Some(DriftVerdict::None),

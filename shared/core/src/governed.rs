@@ -1,7 +1,7 @@
 //! What the cluster demands of a plan: the rules of its policies, and the least that the Namespace asks for.
 
 use crate::{
-    Governance, Operation, PlanHash, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
+    Governance, Operation, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
     policy::{Judgement, judge},
 };
 
@@ -39,7 +39,7 @@ impl Ruling {
         };
         let pending = status.proposal.as_ref().filter(|proposal| proposal.state.is_pending());
         let Some(plan) = pending.and_then(|proposal| proposal.plan.as_ref()) else { return Self::Judged(Judgement::default()) };
-        let mut judgement = match (policies.as_slice(), full(snapshot, &plan.hash)) {
+        let mut judgement = match (policies.as_slice(), full(snapshot, plan)) {
             ([], _) => Judgement::default(),
             (_, Some(full)) => judge(policies, stack, full),
             (_, None) => return Self::Unknown("the record of the plan is not stored yet".into()),
@@ -66,11 +66,15 @@ impl Ruling {
     }
 
     /// The condition if the plan must not be applied.
-    pub(crate) fn refusal(&self, what: &str) -> Option<Readiness> {
+    pub(crate) fn refusal(&self, operation: Operation, what: &str) -> Option<Readiness> {
         match self {
             Self::Judged(Judgement { denials, .. }) if denials.is_empty() => None,
             Self::Judged(Judgement { denials, .. }) => {
-                let message = format!("{what}; denied by {}; push another change, or have the policy changed", first(denials));
+                let remedy = match operation {
+                    Operation::Destroy => "have the policy changed, or set spec.destroyOnFinalize to false to keep the resources",
+                    Operation::Up | Operation::Refresh | Operation::Preview => "push another change, or have the policy changed",
+                };
+                let message = format!("{what}; denied by {}; {remedy}", first(denials));
                 Some(Readiness::stalled(StackReason::PolicyViolation, message))
             }
             Self::Unknown(why) => {
@@ -89,12 +93,12 @@ impl Ruling {
 }
 
 /// All that is known of a plan: from the run that just made it, or from its record.
-fn full<'a>(snapshot: &'a Snapshot, hash: &PlanHash) -> Option<&'a PlannedChanges> {
+fn full<'a>(snapshot: &'a Snapshot, shown: &PlannedChanges) -> Option<&'a PlannedChanges> {
     let made = [&snapshot.proposal, &snapshot.run].into_iter().filter_map(|run| match run {
         RunState::Ended(_, outcome) => outcome.plan.as_deref(),
         RunState::None | RunState::Missing | RunState::Foreign | RunState::Live(..) => None,
     });
-    made.chain(&snapshot.planned).find(|plan| plan.hash == *hash && plan.operation == Operation::Up)
+    made.chain(&snapshot.planned).find(|plan| plan.hash == shown.hash && plan.operation == shown.operation)
 }
 
 fn first(texts: &[String]) -> String {

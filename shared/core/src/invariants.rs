@@ -152,11 +152,11 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         let is_governed = snapshot.governance.governs(stack.status.plan.governed);
         let is_guarded = stack.approval.is_some() || is_governed || stack.status.plan.guarded && snapshot.guard != Guard::Intact;
         let is_read = matches!(snapshot.governance, Governance::Known { .. });
-        check(!is_governed || is_read || stack.deleting, "13: a run starts before the rules of the cluster are read");
+        check(!is_governed || is_read, "13: a run starts before the rules of the cluster are read");
         let after = Stack { status: plan.status.clone(), ..stack.clone() };
         check(!is_guarded || snapshot.guard == Guard::Intact, "13: a guarded Stack is changed in a cluster without the policy");
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
-        let is_free = !stack.deleting && (run.plan.is_none() || !needs_approval(&after, run));
+        let is_free = run.plan.is_none() || !needs_approval(&after, run);
         check(is_free || run.plan.is_none() || after.status.plan.spent != run.plan, "13: an approval is used twice");
         check(is_free || !is_guarded || is_offered(stack, run), "13: an approval counts that was there before its plan");
     }
@@ -166,8 +166,9 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         check(!is_live && proposals.len() == 1, "1: two proposals at once");
         check(plan.status.plan.current.as_ref() == Some(&new.current.name), "1: the status does not name the new proposal");
         check(plan.status.current_update.is_none() && run.is_none(), "1: a proposal is created together with a run");
-        check(!stack.suspended && !stack.deleting, "1: a proposal of a suspended or deleted Stack is created");
-        check(new.operation == Operation::Preview && new.plan.is_none(), "13: a proposal that is not a preview");
+        check(!stack.suspended, "1: a proposal of a suspended Stack is created");
+        let wanted = if stack.deleting { Operation::Destroy } else { Operation::Preview };
+        check(new.operation == wanted && new.plan.is_none(), "13: a proposal that is not a preview of what is wanted");
     }
     let plan_of = |status: &StackStatus| status.plan.proposal.as_ref().and_then(|proposal| proposal.plan.clone());
     let (before, after) = (plan_of(&stack.status), plan_of(&plan.status));
@@ -192,9 +193,6 @@ fn needs_approval(stack: &Stack, run: &NewUpdate) -> bool {
 
 /// Returns whether the plan of a run was shown before this reconciliation.
 fn is_offered(before: &Stack, run: &NewUpdate) -> bool {
-    if before.deleting {
-        return before.status.plan.destroy_offered;
-    }
     applied(before, run).is_some_and(|(proposal, _)| proposal.offered)
 }
 

@@ -56,7 +56,7 @@ pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatu
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
-pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
+pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::{refused, violations};
 pub use merge::merge;

@@ -49,6 +49,9 @@ pub const DRIFT_TIME_ZONE: &str = "driftless.dev/drift-time-zone";
 /// Annotation of a Stack: with the value `true`, drift checks are paused and the known state of drift stays.
 pub const DRIFT_SUSPEND: &str = "driftless.dev/drift-suspend";
 
+/// Annotation of a Stack: properties that never count as drift, as `PATH` or `TYPE#PATH`, separated by commas.
+pub const DRIFT_IGNORE: &str = "driftless.dev/drift-ignore";
+
 /// Annotation of a Stack: the drift check whose drift is to be fixed, if it is still the last one; or [`ALWAYS`].
 pub const REMEDIATE: &str = "driftless.dev/remediate";
 
@@ -61,9 +64,6 @@ pub const APPROVAL: &str = "driftless.dev/approval";
 
 /// Annotation of a Stack: the hash of the plan that its user approves. The reconciler empties it when a run has used it.
 pub const APPROVE: &str = "driftless.dev/approve";
-
-/// The value of [`APPROVE`] that approves the destroy of a Stack that is deleted.
-pub const DESTROY: &str = "destroy";
 
 /// Annotation of a Stack: the user who set [`APPROVE`]. The admission policy guarantees it.
 pub const APPROVED_BY: &str = "driftless.dev/approved-by";

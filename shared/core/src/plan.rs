@@ -25,7 +25,7 @@ pub enum Effect {
     Run(Box<NewUpdate>),
     /// Create the drift check's Update if it does not exist, and send it to the launcher.
     CheckDrift(Box<NewUpdate>),
-    /// Create the proposal's Update if it does not exist, and send it to the launcher.
+    /// Create the proposal's Update if it does not exist, and send it to the launcher. It previews its operation.
     Propose(Box<NewUpdate>),
     /// Empty the annotations of an approval that a run has used.
     SpendApproval,

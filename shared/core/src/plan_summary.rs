@@ -2,18 +2,19 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use crate::{ChangeKind, PlannedChanges};
+use crate::{ChangeKind, Operation, PlannedChanges};
 
 /// The changes that a message names.
 const NAMED: usize = 3;
 
-/// The counts of a plan, the first resources that it replaces or deletes, and the beginning of its hash:
+/// `destroy` for the plan of one, the counts of the plan, the first resources that it replaces or deletes, and the beginning of its hash:
 /// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
 #[must_use]
 pub fn summary(plan: &PlannedChanges) -> String {
     let count = |kind| plan.count(kind);
     let mut text = format!(
-        "+{} ~{} -{} ±{}",
+        "{}+{} ~{} -{} ±{}",
+        if plan.operation == Operation::Destroy { "destroy: " } else { "" },
         count(ChangeKind::Create),
         count(ChangeKind::Update),
         count(ChangeKind::Delete),

@@ -62,7 +62,7 @@ reasons! {
         OutsideWindow: "A run is wanted, and the maintenance window is closed.", "Nothing; it starts when the window opens. To start it now, remove the annotations of the window.";
         PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the \
              message; a change of the Stack retries it.";
-        PlanRejected: "The plan of the changes was rejected.", "Push a change, or request a reconciliation.";
+        PlanRejected: "The plan of the changes was rejected.", "Push another change; for a destroy, do what the message says.";
         PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";
         PolicyUnknown: "The plan policies of the cluster cannot be read, so no plan is applied.", "Do what the message says; the Stack continues by itself.";
         PolicyViolation: "A plan policy of the cluster denies the plan, so it is not applied.", "Push another change, or have the policy changed (docs/policies.md).";

@@ -309,31 +309,6 @@ fn failed_preview_is_retried_up_to_the_limit() {
 }
 
 #[test]
-fn destroy_of_a_guarded_stack_needs_an_approval() {
-    let mut stack = guarded();
-    stack.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 60));
-    (stack.deleting, stack.spec.destroy_on_finalize) = (true, true);
-    // An approval that was there before the deletion was shown counts for nothing.
-    settings(&mut stack).destroy = true;
-    let early = plan_of(&snapshot(stack.clone()));
-    assert!(created(&early).is_none() && condition(&early).contains("the approval was there before the deletion"));
-    assert!(!stack.permits(None, now()));
-    settings(&mut stack).destroy = false;
-    let plan = plan_of(&snapshot(stack.clone()));
-    assert!(created(&plan).is_none() && !plan.effects.contains(&Effect::RemoveFinalizer));
-    assert!(condition(&plan).starts_with("Reconciling/ApprovalRequired: the Stack requires approvals"), "{}", condition(&plan));
-    let mut offered = Stack { status: plan.status, ..stack.clone() };
-    settings(&mut offered).destroy = true;
-    let broken = Snapshot { guard: Guard::Broken("it is missing".into()), ..snapshot(offered.clone()) };
-    assert!(condition(&plan_of(&broken)).starts_with("Reconciling/ApprovalUnguarded"));
-    assert_eq!(created(&plan_of(&snapshot(offered.clone()))).unwrap().operation, Operation::Destroy);
-    assert!(offered.permits(None, now()) && !offered.permits(Some(&hash_of('a')), now()));
-    // Or a user with the verb removes the annotation.
-    stack.approval = None;
-    assert_eq!(created(&plan_of(&snapshot(stack))).unwrap().operation, Operation::Destroy);
-}
-
-#[test]
 fn plan_is_made_before_the_window_opens_and_applied_in_it() {
     let mut stack = guarded();
     stack.window = Some(closed_window());

@@ -10,7 +10,7 @@ use LastUpdateState::{Failed, Succeeded};
 /// A Stack that was applied an hour ago and has an hourly drift check, the last one an hour ago.
 fn watched() -> Snapshot {
     let mut stack = stack_after(last_update(Succeeded, 0, 3600));
-    stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), remediate: None });
+    stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), remediate: None, ignored: Vec::new() });
     stack.status.drift = DriftStatus { last: Some("check-1".into()), checked: Some(ago(3600)), ..DriftStatus::default() };
     snapshot(stack)
 }
@@ -190,4 +190,52 @@ fn requested_remediation_runs_an_update_with_refresh() {
             assert_eq!(plan(&asked).status.drift.verdict, Some(verdict));
         }
     }
+}
+
+/// The verdict of a check that found this drift, where these properties are ignored.
+fn verdict(ignored: &str, resources: &[(&str, &str, &[&str])]) -> Option<DriftVerdict> {
+    let resource = |(kind, change, paths): &(&str, &str, &[&str])| DriftedResource {
+        urn: format!("urn:pulumi:dev::shop::my:Net${kind}::a"),
+        change: (*change).to_owned(),
+        properties: paths.iter().map(|path| (*path).to_owned()).collect(),
+    };
+    let resources: Vec<_> = resources.iter().map(resource).collect();
+    let drift = Drift { count: u32::try_from(resources.len()).unwrap(), resources };
+    let mut snapshot = watched();
+    snapshot.stack.drift.as_mut().unwrap().ignored = Ignored::parse_all(ignored).unwrap();
+    plan(&checked(snapshot, RunOutcome { drift: Some(drift), ..outcome(true) })).status.drift.verdict
+}
+
+#[test]
+fn ignored_properties_never_count_as_drift() {
+    let bucket = "aws:s3/bucket:Bucket";
+    let both: &[&str] = &["tags.owner", "tags[0]", "acl"];
+    for (ignored, resources, left) in [
+        ("tags", vec![(bucket, "update", &both[..2])], None),
+        ("tags.owner", vec![(bucket, "update", both)], Some((1, &both[1..]))),
+        ("tag, acl.x", vec![(bucket, "update", both)], Some((1, both))),
+        (
+            "aws:s3/bucket:Bucket#tags",
+            vec![(bucket, "update", &both[..2]), ("aws:ec2/vpc:Vpc", "update", &both[..1])],
+            Some((1, &both[..1])),
+        ),
+        // A deletion has no properties.
+        ("tags", vec![(bucket, "delete", &[][..])], Some((1, &[][..]))),
+    ] {
+        let found = verdict(ignored, &resources);
+        match left {
+            None => assert_eq!(found, Some(DriftVerdict::None), "{ignored}"),
+            Some((count, paths)) => {
+                let Some(DriftVerdict::Found(drift)) = found else { panic!("{ignored}: {found:?}") };
+                assert_eq!(
+                    (drift.count, &drift.resources[0].properties[..]),
+                    (count, &paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()[..]),
+                    "{ignored}"
+                );
+            }
+        }
+    }
+    // The list of properties has an end, and what it leaves out may be drift.
+    let many = vec!["tags.a"; Drift::MAX_PROPERTIES];
+    assert!(matches!(verdict("tags", &[(bucket, "update", &many)]), Some(DriftVerdict::Found(_))));
 }

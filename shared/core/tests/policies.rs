@@ -180,21 +180,3 @@ fn demands_of_a_cluster_without_the_admission_policy_stop_everything() {
     let plan = plan_of(&snapshot);
     assert!(condition(&plan).starts_with("Reconciling/ApprovalUnguarded") && created(&plan).is_none());
 }
-
-#[test]
-fn deletion_of_a_governed_stack_needs_an_approval() {
-    let mut stack = stack_after(last_update(LastUpdateState::Succeeded, 0, 60));
-    (stack.deleting, stack.spec.destroy_on_finalize) = (true, true);
-    let facts = |stack: &Stack| Snapshot { governance: governed(Vec::new()), ..snapshot(stack.clone()) };
-    let held = plan_of(&facts(&stack));
-    let words = condition(&held);
-    assert!(
-        words.contains("driftless.dev/approve=destroy driftless.dev/approved-by=USER") && created(&held).is_none(),
-        "{words}"
-    );
-    stack.status = held.status;
-    stack.answers.destroy = true;
-    let plan = plan_of(&facts(&stack));
-    assert_eq!(created(&plan).unwrap().operation, Operation::Destroy);
-    assert!(Stack { status: plan.status, ..stack }.permits(None, now()));
-}

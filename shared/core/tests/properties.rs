@@ -78,7 +78,7 @@ prop_compose! {
         schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("2562047788015215h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
         remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
     ) -> DriftSettings {
-        DriftSettings { schedule: schedule.map(support::schedule), remediate }
+        DriftSettings { schedule: schedule.map(support::schedule), remediate, ignored: Vec::new() }
     }
 }
 
@@ -100,18 +100,24 @@ fn a_hash() -> impl Strategy<Value = PlanHash> {
     prop_oneof![Just('a'), Just('b')].prop_map(support::hash_of)
 }
 
+/// The operation of a plan.
+fn planned() -> impl Strategy<Value = Operation> {
+    prop_oneof![Just(Operation::Up), Just(Operation::Destroy)]
+}
+
 prop_compose! {
-    fn a_changes()(hash in a_hash(), creates in 0_u32..2, deletes in 0_u32..2) -> PlannedChanges {
-        support::changes(hash, &[(ChangeKind::Create, creates), (ChangeKind::Delete, deletes)])
+    fn a_changes()(hash in a_hash(), creates in 0_u32..2, deletes in 0_u32..2, operation in planned()) -> PlannedChanges {
+        let changes = support::changes(hash, &[(ChangeKind::Create, creates), (ChangeKind::Delete, deletes)]);
+        PlannedChanges { operation, ..changes }
     }
 }
 
 prop_compose! {
     fn approval_settings()(
-        (unless, destroy) in any::<(bool, bool)>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
+        unless in any::<bool>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
     ) -> ApprovalSettings {
         let policy = if unless { ApprovalPolicy::Unless([ChangeKind::Delete].into()) } else { ApprovalPolicy::Required };
-        ApprovalSettings { policy, approved, destroy, approved_by: Some("ann".into()), rejected, ..ApprovalSettings::default() }
+        ApprovalSettings { policy, approved, approved_by: Some("ann".into()), rejected, ..ApprovalSettings::default() }
     }
 }
 
@@ -119,24 +125,27 @@ prop_compose! {
     fn a_proposal()(
         state in prop::sample::select(&PlanState::ALL[..]), plan in option::weighted(0.9, a_changes()), commit in commit(),
         (generation, reconcile_request, refresh) in (1_i64..4, request(), any::<bool>()), expires in option::of(time()), failures in 0_i64..5,
-        (offered, demanded) in (any::<bool>(), option::weighted(0.2, Just("a rule".to_owned()))),
+        (offered, demanded) in (any::<bool>(), option::weighted(0.2, Just("a rule".to_owned()))), operation in planned(),
     ) -> Proposal {
-        let wish = Wish { commit, generation, reconcile_request, refresh };
+        let plan = plan.map(|plan| PlannedChanges { operation, ..plan });
+        let commit = if operation == Operation::Destroy { String::new() } else { commit };
+        let wish = Wish { operation, commit, generation, reconcile_request, refresh };
         Proposal { state, plan, wish, update: "plan-1".into(), offered, demanded, by: None, expires, note: String::new(), failures }
     }
 }
 
 prop_compose! {
     fn plan_status()(
-        (guarded, governed, destroy_offered) in any::<(bool, bool, bool)>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
+        (guarded, governed) in any::<(bool, bool)>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
         proposal in option::weighted(0.8, a_proposal()), spent in option::weighted(0.3, a_hash()),
     ) -> PlanStatus {
-        PlanStatus { guarded, governed, destroy_offered, current, last, proposal, spent }
+        PlanStatus { guarded, governed, current, last, proposal, spent }
     }
 }
 
 fn a_proposal_state() -> impl Strategy<Value = RunState> {
-    let run = || a_run().prop_map(|run| Run { name: "plan-2".into(), operation: Operation::Preview, ..run });
+    let operation = || prop_oneof![Just(Operation::Preview), Just(Operation::Destroy)];
+    let run = || (a_run(), operation()).prop_map(|(run, operation)| Run { name: "plan-2".into(), operation, ..run });
     prop_oneof![
         1 => Just(RunState::Missing),
         1 => Just(RunState::Foreign),
@@ -198,8 +207,8 @@ fn a_run_state() -> impl Strategy<Value = RunState> {
             .prop_map(|(run, update, waiting)| RunState::Live(run, update, waiting)),
         2 => (a_run(), any::<bool>(), any::<bool>())
             .prop_map(|(run, succeeded, conflict)| RunState::Ended(run, RunOutcome { conflict, ..outcome(succeeded) })),
-        1 => (a_run(), a_hash(), any::<bool>(), any::<bool>(), option::of(a_changes().prop_map(Box::new))).prop_map(|(run, hash, operated, stale, plan)| {
-            let run = Run { plan: Some(hash), operation: Operation::Up, ..run };
+        1 => (a_run(), a_hash(), any::<bool>(), any::<bool>(), option::of(a_changes().prop_map(Box::new)), planned()).prop_map(|(run, hash, operated, stale, plan, operation)| {
+            let run = Run { plan: Some(hash), operation, ..run };
             RunState::Ended(run, RunOutcome { operated, stale, plan, ..outcome(!stale) })
         }),
     ]
@@ -264,7 +273,7 @@ prop_compose! {
             (1_i64..4, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), request()),
         last_update in option::weighted(0.8, last()),
         (next_reconciliation, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
-        (source, tree, run) in (a_source(), a_tree(), a_run_state()),
+        (source, tree, run) in (a_source(), a_tree(), a_run_state().boxed()),
         prerequisite in option::of((1_i64..3, option::of(last()))),
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
@@ -434,8 +443,14 @@ type Break = fn(&mut Snapshot, &mut Plan);
 fn a_plan_that_waits() -> Proposal {
     Proposal {
         state: PlanState::Proposed,
-        plan: Some(support::changes(support::hash_of('a'), &[])),
-        wish: Wish::default(),
+        plan: Some(support::changes(support::hash_of('a'), &[(ChangeKind::Create, 1)])),
+        wish: Wish {
+            operation: Operation::Up,
+            commit: String::new(),
+            generation: 1,
+            reconcile_request: String::new(),
+            refresh: false,
+        },
         update: "plan-1".into(),
         offered: false,
         demanded: None,
@@ -452,11 +467,11 @@ fn breaks_of_approvals() -> [(&'static str, Break); 11] {
         ("1: two proposals at once", |_, plan| plan.effects.extend([propose(), propose()])),
         ("1: the status does not name the new proposal", |_, plan| plan.effects.push(propose())),
         ("1: a proposal is created together with a run", |_, plan| plan.effects.push(propose())),
-        ("1: a proposal of a suspended or deleted Stack is created", |snapshot, plan| {
+        ("1: a proposal of a suspended Stack is created", |snapshot, plan| {
             snapshot.stack.suspended = true;
             plan.effects.push(propose());
         }),
-        ("13: a proposal that is not a preview", |_, plan| beside_run(plan, Effect::Propose)),
+        ("13: a proposal that is not a preview of what is wanted", |_, plan| beside_run(plan, Effect::Propose)),
         ("13: a guarded Stack is changed in a cluster without the policy", |snapshot, _| {
             snapshot.stack.status.plan.guarded = true;
             snapshot.guard = Guard::Broken("it is missing".into());
@@ -545,7 +560,7 @@ fn checker_detects_each_broken_invariant() {
         }),
         ("5: outputs change without an outcome", |_, plan| plan.status.outputs = Some([("n".to_owned(), 1.into())].into())),
         ("5: drift changes without an outcome", |snapshot, plan| {
-            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None });
+            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None, ignored: Vec::new() });
             plan.status.drift.verdict = Some(DriftVerdict::None);
         }),
         ("7: observedGeneration lags", |_, plan| plan.status.observed_generation = None),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use driftless_api::{POLICY, Stack, names};
-use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec, to_json};
+use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
 use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState};
 use driftless_testkit::World;
 use jiff::Timestamp;
@@ -32,8 +32,8 @@ pub(super) struct Approvals {
     guarded: HashMap<String, (Timestamp, bool)>,
     /// The cluster has the policy as it is shipped.
     pub(super) policy: bool,
-    /// The kind of change of each plan that a runner made, by the Stack's uid.
-    plans: HashMap<(String, PlanHash), ChangeKind>,
+    /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without changes.
+    plans: HashMap<(String, PlanHash), Option<ChangeKind>>,
     /// How many approvals of a plan no run has used.
     approved: HashMap<(String, PlanHash), u32>,
     /// The digest of the launcher for each set of inputs with a tree, and the inputs without the tree for each digest.
@@ -66,8 +66,8 @@ impl Ledger {
         let permits = match &request.plan {
             Some(PlanMode::Apply { hash, .. }) => {
                 let plan = (stack.uid.clone(), hash.clone());
-                self.approvals.approved.contains_key(&plan)
-                    || !all && self.approvals.plans.get(&plan) != Some(&ChangeKind::Replace)
+                let is_approved = self.approvals.approved.contains_key(&plan);
+                is_approved || !needs_approval(self.approvals.plans.get(&plan).copied().flatten(), all)
             }
             Some(PlanMode::Propose {}) | None => false,
         };
@@ -85,13 +85,15 @@ impl Ledger {
         pack: &[u8],
     ) -> PlannedChanges {
         let content = content(spec, pack);
+        let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
         let (version, deployed) = self.approvals.deployed.get(pulumi_stack).cloned().unwrap_or_default();
         let is_same = deployed.as_ref() == Some(&content) && !spec.refresh;
-        let resources = hash(&[&content, &spec.refresh.to_string()]);
-        let kind = match (spec.refresh, resources.as_str().as_bytes().first()) {
-            (true, _) => ChangeKind::Refresh,
-            (false, Some(b'0'..=b'7')) => ChangeKind::Replace,
-            (false, _) => ChangeKind::Update,
+        let resources = hash(&[operation.as_str(), &content, &spec.refresh.to_string()]);
+        let kind = match (operation, spec.refresh, resources.as_str().as_bytes().first()) {
+            (Operation::Destroy, ..) => ChangeKind::Delete,
+            (_, true, _) => ChangeKind::Refresh,
+            (_, false, Some(b'0'..=b'7')) => ChangeKind::Replace,
+            (..) => ChangeKind::Update,
         };
         let parts = PlanParts {
             version: 1,
@@ -104,21 +106,23 @@ impl Ledger {
         let plan = PlannedChanges {
             hash: hash(&[parts.binding.as_str(), parts.state.as_str(), parts.resources.as_str()]),
             parts,
-            operation: Operation::Up,
+            operation,
             counts: if is_same { BTreeMap::new() } else { [(kind, 1)].into() },
             changes: Listed::default(),
             unknown: Listed::default(),
             unstable: Listed::default(),
             made_at: self.now,
         };
-        let inputs = format!("{stack} {} {} {} {:?}", spec.stack, to_json(&spec.config), spec.refresh, spec.inputs);
+        let destroys = spec.operation == Operation::Destroy;
+        let flags = (&spec.stack, &spec.config, spec.refresh, &spec.inputs, spec.create, destroys);
+        let inputs = format!("{stack} {}", serde_json::to_string(&flags).unwrap_or_default());
         let bound = self.approvals.bound.entry(request.binding.clone()).or_insert_with(|| inputs.clone()) == &inputs;
         let known = self.approvals.bindings.entry(format!("{inputs} {content}")).or_insert_with(|| request.binding.clone());
         let (name, is_known) = (&spec.run.update.name, *known == request.binding);
         self.check(is_known, || format!("13: the plan of {name} has another binding for the same inputs"));
         self.check(bound, || format!("13: the plan of {name} has the same binding for other inputs"));
         self.stats.plans += 1;
-        self.approvals.plans.insert((stack.into(), plan.hash.clone()), kind);
+        self.approvals.plans.insert((stack.into(), plan.hash.clone()), (!plan.is_empty()).then_some(kind));
         plan
     }
 
@@ -138,8 +142,9 @@ impl Ledger {
     pub(super) fn apply_plan(&mut self, spec: &RunSpec, stack: &str, plan: &PlannedChanges) {
         let (name, found) = (&spec.run.update.name, (stack.to_owned(), plan.hash.clone()));
         self.stats.applied += 1;
+        self.stats.destroys += u64::from(plan.operation == Operation::Destroy);
         let Some((_, all)) = self.approvals.guarded.get(stack).copied() else { return };
-        if !all && plan.count(ChangeKind::Replace) == 0 {
+        if !needs_approval(plan.counts.keys().next().copied(), all) {
             return;
         }
         let unused = self.approvals.approved.get_mut(&found).filter(|unused| **unused > 0);
@@ -166,8 +171,16 @@ impl Ledger {
     }
 }
 
-/// The desired state of a run: its tree and its configuration.
+/// Returns whether a plan with changes of this kind needs an approval, if `all` do.
+fn needs_approval(kind: Option<ChangeKind>, all: bool) -> bool {
+    kind.is_some_and(|kind| all || kind == ChangeKind::Replace)
+}
+
+/// The desired state of a run: its tree and its configuration; nothing for a destroy.
 pub(super) fn content(spec: &RunSpec, pack: &[u8]) -> String {
+    if spec.operation == Operation::Destroy {
+        return String::new();
+    }
     let source = match &spec.source {
         RunSource::Tree { .. } => "tree",
         RunSource::Project(_) => "project",

@@ -308,8 +308,9 @@ impl Ledger {
         }
         self.live.insert(pulumi_stack.into(), uid.clone());
         let (namespace, pulumi_stack, place) = (spec.run.update.namespace.clone(), pulumi_stack.into(), self.runs.len());
-        let (operation, drift) = (spec.operation, spec.preview_only.then_some(0));
-        self.stats.checks += u64::from(spec.preview_only);
+        let is_check = spec.preview_only && spec.plan.is_none();
+        let (operation, drift) = (spec.operation, is_check.then_some(0));
+        self.stats.checks += u64::from(is_check);
         self.runs.insert(
             uid,
             Run {

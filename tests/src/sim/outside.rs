@@ -43,6 +43,8 @@ const STACKS: [(&str, &str, Field, Option<&str>, &str); 5] = [
     (hostile::STACK, "quiet", Field::Program, None, "p/quiet"),
 ];
 const QUIET_STACK: usize = STACKS.len() - 1;
+/// The Stack all of whose plans need an approval, in a script that guards Stacks.
+pub(super) const GUARDED: usize = 1;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Field {
@@ -380,7 +382,8 @@ fn create_stack(world: &World, namespace: &str, stack: usize) {
         "stack": pulumi_stack,
         "config": { "marker": "1" },
         "secretsRef": { "password": { "type": "Secret", "secret": { "name": SECRET, "key": "password" } } },
-        "destroyOnFinalize": stack.is_multiple_of(2),
+        // Also the Stack all of whose plans need an approval.
+        "destroyOnFinalize": stack.is_multiple_of(2) || stack == GUARDED,
         "retryOnUpdateConflict": retries(name),
         "workspaceReclaimPolicy": if retries(name) { "Delete" } else { "Retain" },
     });

@@ -334,7 +334,7 @@ fn report(
         outputs,
         project: Some(project_of(&spec.stack)),
         changes: [("create".to_owned(), 1)].into(),
-        drift: spec.preview_only.then(|| Drift { count: drift, resources: Vec::new() }),
+        drift: (spec.preview_only && spec.plan.is_none()).then(|| Drift { count: drift, resources: Vec::new() }),
         plan: plan.cloned(),
         inputs: spec.inputs.clone(),
         ..RunResult::new(verdict, began, world.now())

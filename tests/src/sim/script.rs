@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{
     chances::Dice,
     hostile::{self, Attack},
+    outside,
 };
 
 /// The minimum duration of the disturbance, which is half of the maximum.
@@ -232,7 +233,7 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
         (0, Action::Policy(true)),
         (1, Action::CreateStack(0)),
         (1, Action::CreateStack(1)),
-        (200, Action::Guard(1, Some("required"))),
+        (200, Action::Guard(outside::GUARDED, Some("required"))),
         (300, Action::EditStack(0)),
         (300, Action::Push { broken: false }),
         (600, Action::Request(1)),
@@ -246,7 +247,7 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
 /// The actions that make Stacks guarded: one all of whose plans need an approval, and one of whose plans some do.
 pub(super) fn guarded(dice: &mut Dice, begin: Timestamp, end: Timestamp, without_policy: bool) -> Vec<(Timestamp, Action)> {
     let mut script = vec![(begin, Action::Policy(true))];
-    for (stack, policy) in [(1, "required"), (3, "unless replace")] {
+    for (stack, policy) in [(outside::GUARDED, "required"), (3, "unless replace")] {
         script.push((begin + MADE_WITHIN + dice.seconds(60), Action::Guard(stack, Some(policy))));
         if dice.chance(200) {
             script.push((end - dice.seconds(300), Action::Guard(stack, None)));

@@ -48,6 +48,8 @@ stats! {
     approvals: u64 = sum,
     /// Plans that were applied.
     applied: u64 = sum,
+    /// Plans of destroys among them.
+    destroys: u64 = sum,
     /// Plans that were not the approved ones any more when they were to be applied.
     stale: u64 = sum,
     /// Operations that failed or were killed.

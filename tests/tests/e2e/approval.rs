@@ -51,7 +51,7 @@ pub async fn proposed(team: &Namespace<'_>, before: &str) -> Result<StackPlan> {
     Ok(plan(&team.wait("app", "to have a plan", wanted).await?))
 }
 
-/// Approves a plan of the Stack `app`, or its destroy.
+/// Approves a plan of the Stack `app`.
 pub async fn approve(team: &Namespace<'_>, hash: &str) -> Result<()> {
     let user = user(&team.world.client).await?;
     annotate(&team.world.client, team, json!({ names::APPROVE: hash, names::APPROVED_BY: user })).await?;
@@ -137,11 +137,88 @@ async fn approved_plan_is_applied_and_nothing_else() -> Result<()> {
     // The deletion waits, and a user with the verb ends that.
     let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
     stacks.delete("app", &DeleteParams::default()).await?;
-    team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    proposed(&team, &third).await?;
     ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
     annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
     gone(&stacks).await?;
     ensure!(!Path::new(&file).exists(), "it was not destroyed");
+    Ok(())
+}
+
+/// A Stack that ran once with this ConfigMap in its environment, and is deleted.
+async fn deleted(team: &Namespace<'_>, file: &str) -> Result<(Api<Stack>, StackPlan)> {
+    team.apply(&settings(team, "one")).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let more = "  destroyOnFinalize: true\n  envs: [settings]\n";
+    team.apply_stack_as("app", "dev", &guarded("unless delete"), Source::Program("app"), more).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(file).as_deref() == Some("one"), "{:?}", content(file));
+    let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
+    stacks.delete("app", &DeleteParams::default()).await?;
+    let plan = proposed(team, "").await?;
+    ensure!(plan.operation.as_deref() == Some("destroy") && plan.counts.get("delete") > Some(&1), "{plan:?}");
+    Ok((stacks, plan))
+}
+
+fn settings(team: &Namespace<'_>, value: &str) -> String {
+    let metadata = format!("{{ name: settings, namespace: {} }}", team.name);
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {metadata}\ndata: {{ SETTING: {value} }}\n")
+}
+
+#[tokio::test]
+async fn destroy_is_what_was_approved_or_touches_nothing() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("approval-destroy").await?;
+    let file = team.file("app.txt")?;
+    let (stacks, first) = deleted(&team, &file).await?;
+    ensure!(first.changes.iter().any(|change| change.change == "delete" && change.urn.ends_with("::file")), "{first:?}");
+    let first = first.hash.context("a hash")?;
+    ensure!(content(&file).is_some(), "it was destroyed without an approval");
+
+    // What the run reads is another value than when the plan was made.
+    team.apply(&settings(&team, "two")).await?;
+    approve(&team, &first).await?;
+    team.told("app", "PlanStale", &["the inputs or the settings of the run changed; nothing was touched"]).await?;
+    let second = proposed(&team, &first).await?.hash.context("a hash")?;
+    ensure!(content(&file).is_some(), "it was destroyed by a stale plan");
+
+    annotate(&world.client, &team, json!({ names::REJECT: second })).await?;
+    team.wait("app", "to be rejected", |stack| is_reason(stack, "PlanRejected")).await?;
+    annotate(&world.client, &team, json!({ names::REJECT: null })).await?;
+    team.wait("app", "to wait for its approval", |stack| is_reason(stack, "ApprovalRequired")).await?;
+    approve(&team, &second).await?;
+    gone(&stacks).await?;
+    ensure!(content(&file).is_none(), "it was not destroyed");
+    Ok(())
+}
+
+/// No object can be created in a terminating namespace, whose ConfigMap is gone.
+#[tokio::test]
+async fn destroy_in_a_terminating_namespace_is_approved() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("approval-ends").await?;
+    let file = team.file("app.txt")?;
+    team.apply(&settings(&team, "one")).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let more = "  destroyOnFinalize: true\n  envs: [settings]\n";
+    team.apply_stack_as("app", "dev", &guarded("unless delete"), Source::Program("app"), more).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(world.client.clone());
+    namespaces.delete(&team.name, &DeleteParams::default()).await?;
+    let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
+    let plan = proposed(&team, "").await?;
+    ensure!(plan.operation.as_deref() == Some("destroy") && content(&file).is_some(), "{plan:?}");
+    // The plan is another one if the ConfigMap was still there when it was made.
+    ready::until("the Stack is gone", RUN, async || {
+        let Some(stack) = stacks.get_opt("app").await? else { return Ok(()) };
+        let hash = self::plan(&stack).hash.unwrap_or_default();
+        if is_reason(&stack, "ApprovalRequired") && stack.annotations().get(names::APPROVE) != Some(&hash) {
+            approve(&team, &hash).await?;
+        }
+        bail!("{:#?}", stack.status)
+    })
+    .await?;
+    ensure!(content(&file).is_none(), "it was not destroyed");
     Ok(())
 }
 

@@ -114,6 +114,15 @@ async fn drift_is_named_on_schedule_and_remediated_on_request() -> Result<()> {
     let messages: Vec<_> = runs.iter().filter_map(|run| run.spec.message.as_deref()).collect();
     assert_eq!(messages, ["Initial stack update", "Drift detected: 3 resource(s)"]);
 
+    // A property that is ignored is no drift, and nothing puts it back.
+    fs::write(&edited, "ignored")?;
+    let ignored =
+        json!({ names::DRIFT_SUSPEND: null, names::REMEDIATE: names::ALWAYS, names::DRIFT_IGNORE: "world:index:Object#content" });
+    annotate(&team, ignored).await?;
+    team.wait("app", "to be without drift", |stack| says(stack, "False", "NoDrift")).await?;
+    ensure!(fs::read_to_string(&edited)? == "ignored", "it was put back");
+    annotate(&team, json!({ names::DRIFT_IGNORE: null })).await?;
+
     // From now on, all drift is fixed.
     fs::write(&edited, "changed again")?;
     annotate(&team, json!({ names::DRIFT_SUSPEND: null, names::REMEDIATE: names::ALWAYS })).await?;

@@ -51,7 +51,7 @@ async fn plan_policy_warns_demands_an_approval_and_denies() -> Result<()> {
     let file = team.file("app.txt")?;
     team.apply(&policy("e2e-policies", &team.name, RULES)).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
-    team.apply_stack_as("app", "dev", "{}", Source::Program("app"), "").await?;
+    team.apply_stack_as("app", "dev", "{}", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
     let stack = team.wait("app", "to be Ready", is_ready).await?;
     let first = plan(&stack);
     ensure!(first.state.as_deref() == Some("Applied") && first.governed == Some(true), "{first:?}");
@@ -93,7 +93,16 @@ async fn plan_policy_warns_demands_an_approval_and_denies() -> Result<()> {
     annotate(&world.client, &team, json!({ names::APPROVE: "", names::RECONCILIATION_REQUEST: "free" })).await?;
     team.wait("app", "to be Ready", |stack| is_ready(stack) && plan(stack).guarded.is_none()).await?;
     ensure!(!Path::new(&file).exists(), "it was not deleted");
-    Ok(())
+
+    // The rules apply to a destroy, too.
+    let rule = "  - { name: keep, action: Deny, expression: \"operation == 'destroy' && counts.delete > 0\" }\n";
+    team.apply(&policy("e2e-policies", &team.name, rule)).await?;
+    let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
+    stacks.delete("app", &DeleteParams::default()).await?;
+    team.wait("app", "not to be destroyed", |stack| is_reason(stack, "PolicyViolation")).await?;
+    let _: Value = world.client.request(http::Request::delete(uri).body(Vec::new())?).await?;
+    annotate(&world.client, &team, json!({ names::RECONCILIATION_REQUEST: "destroy" })).await?;
+    gone(&stacks).await
 }
 
 /// All Stacks of a namespace need approvals, and only a user with the verb changes that.
@@ -126,17 +135,18 @@ async fn namespace_requires_approvals_of_all_its_stacks() -> Result<()> {
     let demanded = first.demanded_by.unwrap_or_default();
     ensure!(demanded == format!("annotation driftless.dev/approval of Namespace {:?}", team.name), "{demanded}");
     ensure!(content(&file).is_none() && ups(&team.updates("app").await?) == 0, "nothing is changed");
-    approve(&team, &first.hash.context("a hash")?).await?;
+    let first = first.hash.context("a hash")?;
+    approve(&team, &first).await?;
     team.wait("app", "to be Ready", is_ready).await?;
     ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
 
-    // The removal of its annotation changes nothing. The destroy is approved by its own.
+    // The removal of its annotation changes nothing. The destroy is a plan of its own.
     annotate(&world.client, &team, json!({ names::APPROVAL: null })).await?;
     let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
     stacks.delete("app", &DeleteParams::default()).await?;
-    team.wait("app", "not to be destroyed", |stack| is_reason(stack, "ApprovalRequired")).await?;
-    ensure!(Path::new(&file).exists(), "it was destroyed without an approval");
-    approve(&team, names::DESTROY).await?;
+    let destroy = proposed(&team, &first).await?;
+    ensure!(destroy.demanded_by.is_some() && Path::new(&file).exists(), "{destroy:?}");
+    approve(&team, &destroy.hash.context("a hash")?).await?;
     gone(&stacks).await?;
     ensure!(!Path::new(&file).exists(), "it was not destroyed");
     Ok(())

@@ -1,7 +1,7 @@
 //! A guarded Stack starts no run that changes resources without an approved plan.
 
 use driftless_api::names;
-use driftless_contract::{Launch, PlanMode};
+use driftless_contract::{Launch, Operation, PlanMode};
 use driftless_core::PlanHash;
 
 use super::*;
@@ -58,6 +58,65 @@ fn proposal_and_its_run_have_the_same_binding_and_key() {
     let ours = json!({ "plan": hash('a'), "expectNoRefreshChanges": true });
     let other = guarded(&approved(), &json!({ names::APPROVE: hash('a') }), "up", &ours);
     assert_ne!(spec(&other).plan.unwrap().binding, applied.binding);
+}
+
+/// The same for a Stack that is being deleted.
+fn deleted(plan: &Value, annotations: &Value, ours: &Value) -> World {
+    let world = quiet();
+    of_stack(&world, "n", "destroy", &json!({}));
+    let metadata = driftless_core::merge(json!({ names::APPROVAL: "required" }), annotations);
+    let deleted =
+        json!({ "annotations": metadata, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
+    let more = json!({ "metadata": deleted, "status": { "driftless": { "plan": plan } } });
+    world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
+    let more = json!({ "spec": { "driftless": ours } });
+    world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
+    reconcile(&world, &hint("u"));
+    world
+}
+
+#[test]
+fn destroy_is_proposed_without_an_approval_and_runs_with_one() {
+    let ours = json!({ "propose": true, "previewOnly": true });
+    let proposal = deleted(&json!({ "guarded": true }), &json!({}), &ours);
+    let proposed = spec(&proposal);
+    assert!(proposed.operation == Operation::Destroy && proposed.preview_only && proposed.is_preview());
+    // A proposal gives way to no other run.
+    assert!(!proposal.cluster().iter().any(|object| object["metadata"]["annotations"][names::DRIFT_CHECK] == "true"));
+    let plan = driftless_core::merge(approved(), &json!({ "operation": "destroy" }));
+    let approve = json!({ names::APPROVE: hash('a') });
+    let run = deleted(&plan, &approve, &json!({ "plan": hash('a') }));
+    let applied = spec(&run);
+    assert!(applied.operation == Operation::Destroy && !applied.is_preview());
+    let [proposed, applied] = [proposed, applied].map(|spec| spec.plan.unwrap());
+    assert_eq!((&proposed.key, &proposed.binding, proposed.approved), (&applied.key, &applied.binding, None));
+    assert_eq!(applied.approved, PlanHash::parse(&hash('a')));
+    for (name, plan, annotations, ours) in [
+        ("plan of an update", approved(), approve.clone(), json!({ "plan": hash('a') })),
+        ("no approval", plan.clone(), json!({}), json!({ "plan": hash('a') })),
+        ("no plan", plan.clone(), approve.clone(), json!({})),
+        ("word", plan.clone(), json!({ names::APPROVE: "destroy" }), json!({})),
+        ("no preview", plan.clone(), approve.clone(), json!({ "propose": true })),
+    ] {
+        let world = deleted(&plan, &annotations, &ours);
+        assert!(world.live_tasks().is_empty(), "{name}");
+        assert!(refused(&world, "u").contains("requires approvals"), "{name}");
+    }
+    // A proposal applies nothing, whatever else its Update says.
+    let both = driftless_core::merge(ours, &json!({ "plan": hash('a') }));
+    assert_eq!(spec(&deleted(&plan, &approve, &both)).plan.unwrap().approved, None);
+}
+
+#[test]
+fn proposal_without_a_stack_destroys_nothing() {
+    let world = quiet();
+    workspace(&world, &project());
+    let ours = json!({ "propose": true, "previewOnly": true, "workspace": project() });
+    by_hand(&world, "u", &json!({ "type": "destroy", "stackName": "dev", "driftless": ours }));
+    reconcile(&world, &hint("u"));
+    // The runner refuses that.
+    let spec = spec(&world);
+    assert!(spec.preview_only && spec.is_preview() && spec.plan.is_none());
 }
 
 #[test]

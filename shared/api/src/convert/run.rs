@@ -101,6 +101,12 @@ impl UpdateSpec {
             || self.operation.as_deref() == Some(core::Operation::Preview.as_str())
     }
 
+    /// Returns whether the run makes the plan of a guarded Stack, and changes nothing.
+    #[must_use]
+    pub fn is_proposal(&self) -> bool {
+        self.changes_nothing() && self.driftless.as_ref().and_then(|ours| ours.propose) == Some(true)
+    }
+
     /// The approved plan that the run applies.
     #[must_use]
     pub fn plan(&self) -> Option<PlanHash> {
@@ -147,9 +153,13 @@ impl Update {
     #[must_use]
     pub fn of_proposal(stack: &Stack, new: &NewUpdate) -> Self {
         let mut update = Self::of_stack(stack, &Workspace::new(&stack.name_any(), WorkspaceSpec::default()), new);
-        update.spec.operation = Some(Operation::Preview.as_str().into());
+        let is_destroy = new.operation == Operation::Destroy;
+        if !is_destroy {
+            update.spec.operation = Some(Operation::Preview.as_str().into());
+        }
         let ours = update.spec.driftless.get_or_insert_default();
         (ours.propose, ours.plan, ours.seal) = (Some(true), None, None);
+        ours.preview_only = is_destroy.then_some(true);
         ours.outputs = Vec::new();
         update.labels_mut().insert(names::PLAN.to_owned(), String::new());
         update
@@ -167,10 +177,11 @@ impl Update {
         update
     }
 
-    /// The same in the system namespace, for a Stack in a terminating namespace. Kubernetes has no owners across namespaces.
+    /// The same Update of a Stack in the system namespace, for a Stack in a terminating namespace. Kubernetes has no owners across
+    /// namespaces.
     #[must_use]
-    pub fn of_stack_elsewhere(stack: &Stack, new: &NewUpdate, system_namespace: &str) -> Self {
-        let mut update = Self::of_stack(stack, &Workspace::of_stack(stack, new), new);
+    pub fn elsewhere(self, stack: &Stack, system_namespace: &str) -> Self {
+        let mut update = self;
         let namespace = stack.namespace().unwrap_or_default();
         update.labels_mut().insert(names::STACK_NAMESPACE.to_owned(), namespace.clone());
         update.metadata.namespace = Some(system_namespace.to_owned());

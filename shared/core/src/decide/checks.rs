@@ -9,6 +9,7 @@ use crate::{
 impl Reconciliation<'_> {
     /// Takes over the state of the current drift check. A check delays nothing.
     pub(super) fn absorb_check(&mut self) {
+        let ignored = self.stack.drift.as_ref().map_or(&[][..], |settings| &settings.ignored);
         let drift = &mut self.stack.status.drift;
         match &self.snapshot.check {
             // An Update that was not created is created below, under the same name.
@@ -24,7 +25,7 @@ impl Reconciliation<'_> {
                 self.effects.extend(launch(&self.snapshot.stack, run, update));
             }
             RunState::Ended(run, outcome) => {
-                let (after, event) = drift::observe_check(drift, run, outcome, self.now);
+                let (after, event) = drift::observe_check(drift, ignored, run, outcome, self.now);
                 *drift = after;
                 self.effects.extend(event);
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });

@@ -57,7 +57,7 @@ impl Reconciliation<'_> {
 
     /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
     pub(super) fn failed_preview(&mut self, revision: &str) -> Option<Readiness> {
-        let Stack { approval: Some(_), deleting: false, status, .. } = &self.stack else { return None };
+        let Stack { approval: Some(_), status, .. } = &self.stack else { return None };
         let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
         let is_over = proposal.expires.is_some_and(|at| at <= self.now);
         if proposal.state != PlanState::Failed || proposal.wish != self.wish(revision) || is_over {
@@ -72,12 +72,13 @@ impl Reconciliation<'_> {
 
     /// What a run that starts now is wanted for.
     fn wish(&self, revision: &str) -> Wish {
-        let Stack { generation, reconcile_request, spec, .. } = &self.stack;
+        let Stack { generation, reconcile_request, spec, deleting, .. } = &self.stack;
         Wish {
-            commit: revision.to_owned(),
+            operation: if *deleting { Operation::Destroy } else { Operation::Up },
+            commit: if *deleting { String::new() } else { revision.to_owned() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
-            refresh: spec.refresh || drift::to_remediate(&self.stack).is_some(),
+            refresh: !deleting && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
         }
     }
 
@@ -101,19 +102,9 @@ impl Reconciliation<'_> {
         {
             // The same plan can be approved again.
             plan.spent = None;
-        } else if plan.spent.is_some() && !self.stack.deleting {
+        } else if plan.spent.is_some() && self.effects.last() != Some(&Effect::RemoveFinalizer) {
             self.effects.push(Effect::SpendApproval);
         }
-    }
-
-    /// Holds the destroy of a guarded Stack until it is approved.
-    pub(super) fn gate_destroy(&mut self, settings: &ApprovalSettings, why: &Why) -> Option<Readiness> {
-        if let Some(readiness) = approval::gate_destroy(&mut self.stack, settings, &self.snapshot.guard) {
-            self.requeue_by(self.in_seconds(GUARD_SECONDS));
-            return Some(readiness);
-        }
-        let opens = self.stack.window.as_ref().and_then(|window| window.closed_until(self.now))?;
-        Some(self.outside_window(opens, why))
     }
 
     /// Publishes what the rules of the cluster say about a new plan.
@@ -136,13 +127,19 @@ impl Reconciliation<'_> {
             self.requeue_by(self.in_seconds(GUARD_SECONDS));
             return Err(self.snapshot.stack.status.readiness.clone().unwrap_or_else(approval::planning));
         }
+        if self.stack.status.plan.current.is_some() {
+            let RunState::Live(_, _, Some(waiting)) = &self.snapshot.proposal else { return Err(approval::planning()) };
+            return Err(waiting.clone());
+        }
         let wish = self.wish(&new.current.commit);
         let ruling = Ruling::of(self.snapshot, &self.stack);
         self.publish_ruling(&ruling, &wish.commit);
         match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, &ruling, self.now) {
             Gate::Propose => {
                 new.current.name = proposal_name(&self.stack);
-                new.operation = Operation::Preview;
+                if new.operation != Operation::Destroy {
+                    new.operation = Operation::Preview;
+                }
                 self.stack.status.plan.current = Some(new.current.name.clone());
                 self.effects.push(Effect::Propose(Box::new(new.clone())));
                 Err(approval::planning())
