@@ -1,4 +1,5 @@
 //! When drift is checked for, reported and fixed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
