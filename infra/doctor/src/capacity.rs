@@ -8,7 +8,7 @@ use crate::cost::{HOURS, LOOK_SECONDS, Load, RUN_S3_CALLS, START_MINUTES, SWEEP_
 /// sum, [`crate::cost::RUN_INVOCATIONS`]; how they divide is an assumption until a run of it has printed that.
 pub(crate) const RUN_MESSAGES: [f64; 4] = [4.0, 1.0, 1.0, 4.0];
 /// The calls of the Kubernetes API of a first run, counted in the same way.
-pub(crate) const RUN_KUBERNETES_CALLS: f64 = 44.0;
+pub(crate) const RUN_KUBERNETES_CALLS: f64 = 47.0;
 /// The calls of the Kubernetes API of a reconciliation without changes: the Stack, its source and the label of its namespace.
 const LOOK_KUBERNETES_CALLS: f64 = 3.0;
 /// A live run is hinted once in this time, which leads to a message for the reconciler and one for the launcher: an eighth of
