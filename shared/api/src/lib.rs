@@ -11,6 +11,7 @@ mod backend;
 mod convert;
 pub mod crds;
 pub mod facts;
+mod fields;
 pub mod finalizer;
 mod flux;
 mod guard;

@@ -2,7 +2,7 @@
 
 use driftless_core::{DefaultSize, size};
 
-use crate::{Quantity, ResourceRequirements, shape::meaningless};
+use crate::{Quantity, ResourceRequirements, fields::meaningless};
 
 /// The disk space of every task in GiB, and the maximum.
 const DISK_GIB: u64 = 20;

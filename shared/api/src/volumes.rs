@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
+    fields::{is_label, is_set, list, meaningless, typed},
     mount_path::{check_file, check_path, is_ours},
-    shape::{is_label, is_set, list, meaningless, typed},
 };
 
 /// The name of the volume at [`SHARE`], which every container has, as in PKO.

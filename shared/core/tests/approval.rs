@@ -17,21 +17,6 @@ fn guarded() -> Stack {
     stack
 }
 
-fn settings(stack: &mut Stack) -> &mut ApprovalSettings {
-    stack.approval.as_mut().unwrap()
-}
-
-fn proposed(plan: &Plan) -> Option<&NewUpdate> {
-    plan.effects.iter().find_map(|effect| match effect {
-        Effect::Propose(update) => Some(&**update),
-        _ => None,
-    })
-}
-
-fn has_event(plan: &Plan, wanted: EventReason) -> bool {
-    plan.effects.iter().any(|effect| matches!(effect, Effect::Event { reason, .. } if *reason == wanted))
-}
-
 /// A plan that creates three resources and replaces one.
 fn three_created() -> PlannedChanges {
     let mut plan = changes(hash_of('a'), &[(ChangeKind::Create, 3), (ChangeKind::Replace, 1)]);

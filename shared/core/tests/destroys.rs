@@ -16,21 +16,6 @@ fn deleted() -> Stack {
     stack
 }
 
-fn settings(stack: &mut Stack) -> &mut ApprovalSettings {
-    stack.approval.as_mut().unwrap()
-}
-
-fn proposed(plan: &Plan) -> Option<&NewUpdate> {
-    plan.effects.iter().find_map(|effect| match effect {
-        Effect::Propose(update) => Some(&**update),
-        _ => None,
-    })
-}
-
-fn has_event(plan: &Plan, wanted: EventReason) -> bool {
-    plan.effects.iter().any(|effect| matches!(effect, Effect::Event { reason, .. } if *reason == wanted))
-}
-
 /// The plan of a destroy that deletes two resources.
 fn two_deleted(digit: char) -> PlannedChanges {
     let mut plan = changes(hash_of(digit), &[(ChangeKind::Delete, 2)]);

@@ -220,7 +220,7 @@ async fn copies_that_cannot_be_made_are_refused_before_any_change() -> Result<()
     let other = format!("{images} ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine/*");
     let absent = images.replace("/go:1", "/go:2");
     let before = inventory(&copying.tree.aws).await?;
-    for (images, changed, words) in [
+    for (images, changed, parts) in [
         (&images, ("PATH", &*bare), [NEITHER, "\n  install crane: tests/tools/install registry, or ", "\n  COPY_IMAGES=no "]),
         (
             &other,
@@ -232,8 +232,8 @@ async fn copies_that_cannot_be_made_are_refused_before_any_change() -> Result<()
     ] {
         let (code, said, copied) = copying.deploy(images, &[changed]).await?;
         assert!(code == 1 && copied == 0, "{changed:?}: {said}");
-        for words in words {
-            assert!(said.contains(words), "{changed:?}: {words:?} is not in: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{changed:?}: {part:?} is not in: {said}");
         }
     }
     assert_eq!((inventory(&copying.tree.aws).await?, copying.repositories().await?.len()), (before, 0));

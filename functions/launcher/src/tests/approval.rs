@@ -23,11 +23,15 @@ fn approved() -> Value {
 
 /// A guarded Stack with that plan and these annotations, and its Update with these fields.
 fn guarded(plan: &Value, annotations: &Value, operation: &str, ours: &Value) -> World {
+    with_metadata(&json!({ "annotations": annotations }), plan, operation, ours)
+}
+
+/// The same with more metadata of the Stack than annotations.
+fn with_metadata(metadata: &Value, plan: &Value, operation: &str, ours: &Value) -> World {
     let world = quiet();
     of_stack(&world, "n", operation, &json!({}));
-    let mut metadata = json!({ names::APPROVAL: "required" });
-    metadata = driftless_core::merge(metadata, annotations);
-    let more = json!({ "metadata": { "annotations": metadata }, "status": { "driftless": { "plan": plan } } });
+    let metadata = driftless_core::merge(json!({ "annotations": { names::APPROVAL: "required" } }), metadata);
+    let more = json!({ "metadata": metadata, "status": { "driftless": { "plan": plan } } });
     world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
     let more = json!({ "spec": { "driftless": ours } });
     world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
@@ -60,19 +64,11 @@ fn proposal_and_its_run_have_the_same_binding_and_key() {
     assert_ne!(spec(&other).plan.unwrap().binding, applied.binding);
 }
 
-/// The same for a Stack that is being deleted.
+/// A guarded Stack that is being deleted.
 fn deleted(plan: &Value, annotations: &Value, ours: &Value) -> World {
-    let world = quiet();
-    of_stack(&world, "n", "destroy", &json!({}));
-    let metadata = driftless_core::merge(json!({ names::APPROVAL: "required" }), annotations);
-    let deleted =
-        json!({ "annotations": metadata, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
-    let more = json!({ "metadata": deleted, "status": { "driftless": { "plan": plan } } });
-    world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
-    let more = json!({ "spec": { "driftless": ours } });
-    world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &more));
-    reconcile(&world, &hint("u"));
-    world
+    let metadata =
+        json!({ "annotations": annotations, "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
+    with_metadata(&metadata, plan, "destroy", ours)
 }
 
 #[test]
@@ -81,7 +77,7 @@ fn destroy_is_proposed_without_an_approval_and_runs_with_one() {
     let proposal = deleted(&json!({ "guarded": true }), &json!({}), &ours);
     let proposed = spec(&proposal);
     assert!(proposed.operation == Operation::Destroy && proposed.preview_only && proposed.is_preview());
-    // A proposal gives way to no other run.
+    // The claim is not that of a drift check, which another run may stop.
     assert!(!proposal.cluster().iter().any(|object| object["metadata"]["annotations"][names::DRIFT_CHECK] == "true"));
     let plan = driftless_core::merge(approved(), &json!({ "operation": "destroy" }));
     let approve = json!({ names::APPROVE: hash('a') });

@@ -201,3 +201,20 @@ pub fn ttl(text: &str, created: Timestamp, applied_by: Option<&str>) -> Ttl {
 pub fn schedule(text: &str) -> Schedule {
     Schedule::parse(text, None).unwrap()
 }
+
+/// The settings of a guarded Stack.
+pub fn settings(stack: &mut Stack) -> &mut ApprovalSettings {
+    stack.approval.as_mut().unwrap()
+}
+
+/// The proposal that a plan creates.
+pub fn proposed(plan: &Plan) -> Option<&NewUpdate> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Propose(update) => Some(&**update),
+        _ => None,
+    })
+}
+
+pub fn has_event(plan: &Plan, wanted: EventReason) -> bool {
+    plan.effects.iter().any(|effect| matches!(effect, Effect::Event { reason, .. } if *reason == wanted))
+}
