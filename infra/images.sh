@@ -1,11 +1,12 @@
 # The images of infra/deploy: copies them into the account's ECR, and pins them to digests.
 # shellcheck shell=bash
 
+without='COPY_IMAGES=no deploys without copies; docs/images.md has the limits of pulls that then apply'
+
 # Lists the images in $images by name, and those to copy into the account's ECR in $foreign and $digests; $absent has those that are not
 # there yet. Changes nothing, so a copy that could not be made ends the script before anything is changed.
 check_copies() {
-  local name word context others=() error=$work/error
-  local without='COPY_IMAGES=no deploys without copies; docs/images.md has the limits of pulls that then apply'
+  local name word context others=() pulled=() error=$work/error
   [[ ${COPY_IMAGES:=yes} == @(yes|no) ]] || fail "COPY_IMAGES=$COPY_IMAGES is not supported" 'use yes or no'
   registry=$account.dkr.ecr.$region.amazonaws.com
   [[ $partition != aws-cn ]] || registry+=.cn
@@ -24,6 +25,23 @@ check_copies() {
       say "image ${foreign[forwarder]}: not copied, because the nodes of clusters outside EKS have no login to ECR: ${others[*]}"
     unset 'foreign[forwarder]'
   fi
+  for name in "${!images[@]}"; do
+    if [[ ${images[$name]} == "$registry/$stack/copies/"* ]]; then
+      word=${images[$name]#"$registry/$stack/copies/"}
+      pulled+=("${word%%[:@]*}")
+    elif [ "$COPY_IMAGES" = yes ] && [ -n "${foreign[$name]:-}" ]; then
+      pulled+=("$name")
+    fi
+  done
+  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:$region:$account:repository/$stack/copies" "${pulled[@]}" <<'PYTHON' ||
+import fnmatch, sys
+patterns = [one.strip() for one in sys.argv[1].split(",") if one.strip()]
+missing = [name for name in sys.argv[3:] if name != "forwarder"
+           if patterns and not any(fnmatch.fnmatchcase(f"{sys.argv[2]}/{name}", one.replace("[", "[[]")) for one in patterns)]
+sys.exit(1 if missing else 0)
+PYTHON
+    fail "ImageRepositories does not let tasks pull from $stack/copies/*, which has copies of the images; nothing was changed" \
+      "add arn:$partition:ecr:$region:$account:repository/$stack/copies/* to it: PARAMETERS=ImageRepositories=…" "$without"
   copier=$(type -P crane || type -P skopeo || true)
   [ ${#foreign[@]} != 0 ] || return 0
   if [ "$COPY_IMAGES" = no ]; then
@@ -34,15 +52,6 @@ check_copies() {
   [ -n "$copier" ] ||
     fail "neither crane nor skopeo is on PATH, and one of them copies the images into this account's ECR; nothing was changed" \
       'install crane: tests/tools/install registry, or https://github.com/google/go-containerregistry' "$without"
-  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:$region:$account:repository/$stack/copies" "${!foreign[@]}" <<'PYTHON' ||
-import fnmatch, sys
-patterns = [one.strip() for one in sys.argv[1].split(",") if one.strip()]
-missing = [name for name in sys.argv[3:] if name != "forwarder"
-           if patterns and not any(fnmatch.fnmatchcase(f"{sys.argv[2]}/{name}", one.replace("[", "[[]")) for one in patterns)]
-sys.exit(1 if missing else 0)
-PYTHON
-    fail "ImageRepositories does not let tasks pull from $stack/copies/*, into which the images are copied; nothing was changed" \
-      "add arn:$partition:ecr:$region:$account:repository/$stack/copies/* to it: PARAMETERS=ImageRepositories=…" "$without"
   local login=(login --username AWS --password-stdin "$registry")
   [ "${copier##*/}" = skopeo ] || login=(auth "${login[@]}")
   aws ecr get-login-password 2>"$error" | "$copier" "${login[@]}" >>"$error" 2>&1 ||
@@ -111,7 +120,7 @@ copy_images() {
       if ! grep -qxF "$repository" <<<"$repositories"; then
         aws ecr create-repository --repository-name "$repository" --image-tag-mutability IMMUTABLE \
           --image-scanning-configuration scanOnPush=true --tags "file://$work/tags.json" >/dev/null 2>"$error" ||
-          fail "repository $repository was not created: $(tail -n 1 "$error")" 'allow ecr:CreateRepository and ecr:TagResource'
+          fail "repository $repository was not created: $(tail -n 1 "$error")" 'allow ecr:CreateRepository and ecr:TagResource' "$without"
         say "repository $repository: created"
       fi
       say "image $image: copying to $registry/$repository (a large one takes minutes)"
@@ -120,7 +129,8 @@ copy_images() {
         skopeo)
           skopeo copy --all --preserve-digests "docker://$(tagless "$image")@${digests[$name]}" \
             "docker://$registry/$repository:${digests[$name]#*:}" ;;
-      esac >"$error" 2>&1 || fail "the image $image was not copied: $(tail -n 1 "$error")" 'run it again; it skips the copied images'
+      esac >"$error" 2>&1 || fail "the image $image was not copied: $(tail -n 1 "$error")" \
+        "allow pushes to $stack/copies/* (docs/aws.md), or run it again; it skips the copied images" "$without"
     fi
     use_image "$name" "$registry/$repository@${digests[$name]}"
   done
@@ -153,7 +163,9 @@ use_image() {
   local word list=()
   images[$1]=$2
   case $1 in
-    runner) RUNNER_IMAGE=$2 ;;
+    runner)
+      RUNNER_IMAGE=
+      set_parameter RunnerImage "$2" ;;
     forwarder) FORWARDER_IMAGE=$2 ;;
     pulumi) set_parameter DefaultImage "$2" ;;
     pulumi-*)

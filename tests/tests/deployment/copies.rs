@@ -146,6 +146,16 @@ async fn images_are_copied_by_default_and_only_once() -> Result<()> {
         assert_eq!((copied, said.matches(": already copied\n").count()), (copies, there), "{said}");
     }
     copying.uses(&[("pulumi", "pulumi"), ("runner", "runner"), ("pulumi-yaml", "base"), ("pulumi-go", "go")]).await?;
+    // The runner as a parameter of the template.
+    let runner = format!("{images} RunnerImage={}/runner:1", copying.registry.host);
+    copying.deployed(&runner, &[("RUNNER_IMAGE", "")]).await?;
+    copying.uses(&[("pulumi", "pulumi"), ("runner", "runner")]).await?;
+    // Only copies are left, and tasks may not pull them.
+    let copy = format!("{}/{STACK}/copies/pulumi@{}", copying.ecr, copying.digests["pulumi"]);
+    let closed =
+        format!("DefaultImage={copy} RuntimeImages= ImageRepositories=arn:aws:ecr:us-east-1:123456789012:repository/mine/*");
+    let (code, said, _) = copying.deploy(&closed, &[("RUNNER_IMAGE", &copy), ("FORWARDER_IMAGE", &copy)]).await?;
+    assert!(code == 1 && said.contains("ImageRepositories does not let tasks pull from driftless/copies/*"), "{said}");
     let repositories = copying.repositories().await?;
     assert_eq!(repositories.len(), 5);
     for repository in repositories {
