@@ -15,7 +15,14 @@ SECONDS ?= 60
 CASES ?= 100000
 # The same cases in each run, so that a change fails for a reason of its own; `make properties` has new ones.
 export PROPTEST_RNG_SEED ?= 1
-CRATES := cargo test --workspace --locked --exclude driftless-tests
+# Cargo unifies the features of the packages that it builds together. So tests always choose all of them: with another choice cargo would
+# build the dependencies again.
+CARGO_TEST := cargo test --locked
+# All tests of the crates but `plans`, which needs tools.
+UNIT := $(CARGO_TEST) --lib --bins $(patsubst %.rs,--test %,$(notdir $(filter-out %/plans.rs, \
+	$(sort $(wildcard functions/*/tests/*.rs infra/*/tests/*.rs shared/*/tests/*.rs tests/fuzz/tests/*.rs)))))
+# The programs beside those that are deployed.
+PROGRAMS := cargo build --quiet --locked $(patsubst %,--bin %,world kubectl-driftless doctor cost capacity prove)
 
 .PHONY: help
 help: ## This list.
@@ -23,11 +30,11 @@ help: ## This list.
 
 .PHONY: demo
 demo: build ## The whole way on this machine: kubectl apply to Ready, a push, an edit. Ctrl-C ends it.
-	@cargo run --quiet --locked --package driftless-tests --bin demo
+	@cargo run --quiet --locked --bin demo
 
 .PHONY: world
 world: build ## The one-machine world in the foreground; `source target/world/env` in another shell.
-	@cargo run --quiet --locked --package driftless-tests --bin world
+	@cargo run --quiet --locked --bin world
 
 .PHONY: test
 test: ## Every lint, and all tests but arm64, images-test and flux, which build much more. CI runs these beside it.
@@ -37,8 +44,7 @@ test: ## Every lint, and all tests but arm64, images-test and flux, which build 
 # The tests below `aws::tests` start moto.
 .PHONY: check
 check: lint-rust ## Format, clippy, unit tests, simulation: no tools, no world.
-	$(CRATES)
-	cargo test --package driftless-tests --locked --lib --test sim --test model -- --skip aws::tests::
+	$(UNIT) --test sim --test model -- --skip aws::tests::
 
 .PHONY: lint
 lint: lint-infra lint-files lint-docs lint-rust ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows, docs.
@@ -76,31 +82,30 @@ lint-docs: ## The language of the docs and of the comments in Rust, by the rules
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	@tests/tools/install tmux
-	$(CRATES)
-	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
-	cargo test --package runner --locked --test plans
-	cargo test --package driftless-tests --locked --lib --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
+	@$(PROGRAMS)
+	$(UNIT) --test plans --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
 
 # Only the command line may set TEST: an environment variable of that name would silently skip tests.
 .PHONY: e2e
 e2e: build ## Tests through the real processes; make e2e TEST=drift:: runs those of the e2e binary with that in their name.
 ifeq ($(origin TEST),command line)
-	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 $(TEST)
+	$(CARGO_TEST) --test e2e -- --test-threads 200 $(TEST)
 else
 	@tests/tools/install helm
-	cargo test --package driftless-tests --locked --test processes --test cluster
-	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
+	$(CARGO_TEST) --test processes --test cluster
+	$(CARGO_TEST) --test kubernetes -- --skip flux_
 	@rm -f target/test-seconds
-	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
+	$(CARGO_TEST) --test e2e -- --test-threads 200 --skip languages::
 	@echo 'The ten slowest of them, in seconds:'; sort -rn target/test-seconds | head
-	cargo test --package driftless-tests --locked --test privileges
-	cargo test --package driftless-tests --locked --test prove
+	$(CARGO_TEST) --test privileges
+	$(CARGO_TEST) --test prove
 	$(COUNTED)
 endif
 
-# In a separate world, because they take long and compile concurrently. The output of passed tests is shown because it says which were
-# skipped; libtest counts those as passed. A make variable LANGUAGES would override the environment variable that the tests read.
-LANGUAGE_TESTS := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
+# In a separate world, because they take long and compile concurrently; three at once, because each also waits. The output of passed
+# tests is shown because it says which were skipped; libtest counts those as passed. A make variable LANGUAGES would override the
+# environment variable that the tests read.
+LANGUAGE_TESTS := $(CARGO_TEST) --test e2e -- --show-output --test-threads 3 languages::
 COUNTED = @$(LANGUAGE_TESTS) >target/languages.log 2>&1; status=$$?; cat target/languages.log; \
 	echo "languages: $$(grep -c '^skipped: ' target/languages.log) programs skipped"; exit $$status
 
@@ -149,7 +154,7 @@ bench: tools ## The figures of the README, of the release build.
 build: tools ## The binaries that are deployed, and those that test them.
 	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
 	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
-	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
+	@$(PROGRAMS)
 
 # infra/deploy copies images with crane or skopeo. Where crane cannot be installed, it names the ways out.
 COPIER = @[ "$$COPY_IMAGES" = no ] || command -v crane >/dev/null || command -v skopeo >/dev/null || tests/tools/install registry || true
@@ -190,18 +195,18 @@ images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr
 .PHONY: flux
 flux: build ## What is applied to a cluster, by Flux's own kustomize-controller.
 	@tests/tools/install kustomize-controller helm
-	cargo test --package driftless-tests --locked --test kubernetes flux_
+	$(CARGO_TEST) --test kubernetes flux_
 
 .PHONY: images-test
 images-test: tools ## The images, unoptimised: built, pushed to a registry of this machine, pulled, run.
 	@tests/tools/install buildah
-	cargo test --package driftless-tests --locked --test images
+	$(CARGO_TEST) --test images
 
 .PHONY: arm64
 arm64: ## All that is deployed, built for arm64, unoptimised; one function answers in an emulator.
 	@tests/tools/install python qemu
 	@cargo lambda build --quiet --locked --arm64 --lambda-dir target/lambda-arm64 $(DEPLOYED:%=--package %)
-	cargo test --package driftless-tests --locked --test arm64
+	$(CARGO_TEST) --test arm64
 
 .PHONY: dist
 dist: ## What a release has, into target/dist: make dist REGISTRY=ghcr.io/you PUSH=1
@@ -210,15 +215,14 @@ dist: ## What a release has, into target/dist: make dist REGISTRY=ghcr.io/you PU
 
 .PHONY: crds
 crds: ## Generates infra/kubernetes/crds from the types.
-	cargo run --quiet --locked --package driftless-api --bin crdgen -- infra/kubernetes/crds
+	cargo run --quiet --locked --bin crdgen -- infra/kubernetes/crds
 
 .PHONY: messages
 messages: ## Generates docs/messages.md from the reasons in the code.
-	cargo run --quiet --locked --package driftless-tests --bin messages
+	cargo run --quiet --locked --bin messages
 
 .PHONY: pictures
 pictures: build ## Writes docs/pictures: the demo, and the page of kubectl driftless ui in headless Chromium (CHROMIUM names it).
-	@cargo build --quiet --locked --package driftless-cli
 	@infra/cli/tests/pictures.py
 	@tests/tools/record docs/pictures/demo.svg make demo
 

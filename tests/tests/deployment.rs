@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use driftless_tests::{
     aws::template::{Resource, Settings, Template},
     world::{
+        aws_cli::AwsCli,
         dirs::Dirs,
         moto::Moto,
         process::{Supervisor, command, output},
@@ -86,7 +87,7 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
     let dirs = stage("deployment")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    let aws = Aws::new(&dirs, &moto, REGION);
+    let aws = Aws::start(&dirs, &supervisor, &moto, REGION).await?;
 
     let parameters = PARAMETERS.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let settings = Settings {
@@ -198,21 +199,24 @@ fn covers(actual: &Value, expected: &Value) -> bool {
 }
 
 /// The AWS CLI with moto.
+#[derive(Clone)]
 struct Aws<'a> {
     dirs: &'a Dirs,
+    cli: AwsCli,
     endpoint: String,
     region: &'static str,
 }
 
 impl<'a> Aws<'a> {
-    fn new(dirs: &'a Dirs, moto: &Moto, region: &'static str) -> Self {
+    async fn start(dirs: &'a Dirs, supervisor: &Supervisor, moto: &Moto, region: &'static str) -> Result<Self> {
         // moto needs this host name to find the bucket in the URL of a template.
-        Self { dirs, endpoint: moto.endpoint.replace("127.0.0.1", "localhost"), region }
+        let endpoint = moto.endpoint.replace("127.0.0.1", "localhost");
+        Ok(Self { dirs, cli: AwsCli::start(dirs, supervisor).await?, endpoint, region })
     }
 
     async fn run(&self, words: &[&str]) -> Result<String> {
         // `package` uploads by the variable, and SQS only uses the argument.
-        let mut aws = self.command(self.dirs.tool("aws")?);
+        let mut aws = self.command(&self.cli.program);
         aws.args(words).args(["--output", "json", "--region", self.region, "--endpoint-url", &self.endpoint]);
         output(aws).await
     }

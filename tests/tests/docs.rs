@@ -114,6 +114,32 @@ fn every_named_test_exists() {
     }
 }
 
+/// The folders of the project; a page that names a path in one of them names a file.
+const FOLDERS: [&str; 6] = ["docs/", "events/", "functions/", "infra/", "shared/", "tests/"];
+
+#[test]
+fn every_file_that_a_page_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pages = ["", "docs"].map(|folder| fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
+    for page in pages.into_iter().flatten().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        // Blocks of code are commands, and may create what they name.
+        let prose = text.split("```").step_by(2);
+        let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+        let paths = code.map(|code| code.split("::").next().unwrap_or(code));
+        for path in paths.filter(|path| FOLDERS.iter().any(|folder| path.starts_with(folder)) && !is_pattern(path)) {
+            assert!(root.join(path).exists(), "{} names {path:?}, which does not exist", page.display());
+        }
+    }
+}
+
+/// Returns whether a path has a placeholder, such as `functions/NAME/`, or other characters than a file's name.
+fn is_pattern(path: &str) -> bool {
+    let is_placeholder =
+        |part: &str| part.split('.').next().is_some_and(|name| !name.is_empty() && name.chars().all(char::is_uppercase));
+    path.contains(|c: char| !c.is_ascii_alphanumeric() && !"_-./".contains(c)) || path.split('/').any(is_placeholder)
+}
+
 #[test]
 fn only_a_function_with_a_test_attribute_counts() {
     let text = "#[tokio::test]\n// why\nasync fn one() {}\n#[test]\nfn two() {}\nfn helper() {}\n";

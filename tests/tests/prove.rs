@@ -47,7 +47,9 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     fs::create_dir_all(&bin)?;
     fs::write(bin.join("crane"), CRANE)?;
     fs::set_permissions(bin.join("crane"), fs::Permissions::from_mode(0o755))?;
-    let path = env::join_paths([bin].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())))?;
+    let path = env::join_paths(
+        [bin, world.aws_cli.folder().to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    )?;
     let program = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("prove");
     ensure!(program.exists(), "there is no {}: run `make build`", program.display());
     let variables = [("PREFIX", PREFIX), ("BUDGET_USD", "10"), ("NETWORK", "public"), ("TASKS", "3"), ("STACKS", "100")];
@@ -62,7 +64,7 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     let text =
         |output: &Output| format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let aws = async |arguments: &[&str]| {
-        let mut aws = Command::new("aws");
+        let mut aws = Command::new(&world.aws_cli.program);
         aws.args(arguments).args(["--output", "text", "--region", REGION]);
         let output = world.run(aws).await?;
         ensure!(output.status.success(), "{}", text(&output));

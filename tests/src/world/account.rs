@@ -6,6 +6,7 @@ use anyhow::Result;
 use tokio::net::TcpListener;
 
 use super::{
+    aws_cli::AwsCli,
     cluster::{self, Cluster, start_etcd},
     dirs::{Dirs, write_private},
     kubelet::Kubelet,
@@ -27,6 +28,8 @@ pub const REGION: &str = "eu-central-2";
 pub struct Empty {
     /// The variables of a person who uses it.
     pub variables: Vec<(&'static str, String)>,
+    /// The AWS CLI.
+    pub aws_cli: AwsCli,
     supervisor: Supervisor,
     tasks: Tasks,
     _dirs: Arc<Dirs>,
@@ -37,8 +40,9 @@ impl Empty {
     pub async fn start(project: &Path, name: &str, outages: Vec<Outage>) -> Result<Self> {
         let dirs = Arc::new(Dirs::named(project, name)?);
         let (supervisor, tasks) = (Supervisor::default(), Tasks::default());
-        let variables = Box::pin(supervisor.guard(parts(&dirs, &supervisor, &tasks, project, outages))).await?;
-        Ok(Self { variables, supervisor, tasks, _dirs: dirs })
+        let parts = parts(&dirs, &supervisor, &tasks, project, outages);
+        let (variables, aws_cli) = Box::pin(supervisor.guard(parts)).await?;
+        Ok(Self { variables, aws_cli, supervisor, tasks, _dirs: dirs })
     }
 
     /// Runs a command to its end, unless a part ends earlier.
@@ -60,16 +64,17 @@ async fn parts(
     tasks: &Tasks,
     project: &Path,
     outages: Vec<Outage>,
-) -> Result<Vec<(&'static str, String)>> {
+) -> Result<(Vec<(&'static str, String)>, AwsCli)> {
     let authenticator = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let authenticator_url = format!("http://{}/", authenticator.local_addr()?);
     let cluster = async {
         let etcd = start_etcd(dirs, supervisor).await?;
         Cluster::start_with_flux(dirs, supervisor, &etcd, Some(&authenticator_url)).await
     };
-    let (cluster, moto, image) = tokio::try_join!(Box::pin(cluster), Moto::start(dirs, supervisor), image(dirs))?;
+    let (cluster, moto, aws_cli, image) =
+        tokio::try_join!(Box::pin(cluster), Moto::start(dirs, supervisor), AwsCli::start(dirs, supervisor), image(dirs))?;
     let region = REGION.to_owned();
-    let [subnets, groups] = network(dirs, &moto.endpoint).await?;
+    let [subnets, groups] = network(dirs, &aws_cli, &moto.endpoint).await?;
     let ground = Ground { region, moto: moto.endpoint, runner: binary(project, "runner")?, image, instances: INSTANCES, outages };
     let eks = Eks { cluster: cluster::NAME.into(), listener: authenticator };
     let account = Account::start(Arc::clone(dirs), tasks, eks, ground).await?;
@@ -84,7 +89,7 @@ async fn parts(
     // The output of `aws eks update-kubeconfig`.
     let functions = dirs.root().join("kubeconfig/functions");
     write_private(&functions, &cluster::kubeconfig(&[cluster.entry(cluster.eks_user(REGION))])?)?;
-    Ok(vec![
+    let variables = vec![
         ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
         ("KUBECONFIG_FILE", functions.display().to_string()),
         ("SUBNETS", subnets),
@@ -93,13 +98,14 @@ async fn parts(
         ("AWS_ENDPOINT_URL", account.endpoint.clone()),
         ("AWS_ACCESS_KEY_ID", account.administrator.access_key_id.clone()),
         ("AWS_SECRET_ACCESS_KEY", account.administrator.secret_access_key.clone()),
-    ])
+    ];
+    Ok((variables, aws_cli))
 }
 
 /// Two public subnets of moto's default VPC, and a security group without inbound rules.
-pub async fn network(dirs: &Dirs, endpoint: &str) -> Result<[String; 2]> {
+pub async fn network(dirs: &Dirs, aws_cli: &AwsCli, endpoint: &str) -> Result<[String; 2]> {
     let ask = async |words: &str| -> Result<String> {
-        let mut aws = command(dirs, dirs.tool("aws")?);
+        let mut aws = command(dirs, &aws_cli.program);
         aws.arg("ec2").args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", endpoint]);
         aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
         Ok(output(aws).await?.trim().to_owned())

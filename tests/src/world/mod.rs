@@ -4,6 +4,7 @@
 //! [`process::Supervisor`] owns their processes: when one ends by itself, the world ends and reports which and why.
 
 pub mod account;
+pub mod aws_cli;
 pub mod cluster;
 pub mod dirs;
 pub mod flux;

@@ -32,7 +32,7 @@ struct Copying<'a> {
 impl<'a> Copying<'a> {
     async fn start(dirs: &'a Dirs, supervisor: &Supervisor, moto: &Moto) -> Result<Self> {
         let registry = Registry::start(dirs, supervisor).await?;
-        let tree = Tree::copy(Aws::new(dirs, moto, REGION), "https://127.0.0.1:1/").await?;
+        let tree = Tree::copy(Aws::start(dirs, supervisor, moto, REGION).await?, "https://127.0.0.1:1/").await?;
         let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
         let place = format!("LocationConstraint={REGION}");
         tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
@@ -52,7 +52,7 @@ impl<'a> Copying<'a> {
         for name in IMAGES {
             digests.insert(name, registry.push(name, "1", &[("name", name)]).await?);
         }
-        let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
+        let [subnets, groups] = network(tree.aws.dirs, &tree.aws.cli, &tree.aws.endpoint).await?;
         let parameters = tree.spelled_out()?.into_iter().filter(|(name, _)| name != "RuntimeImages");
         let parameters: Vec<_> = parameters.map(|(name, value)| format!("{name}={value}")).collect();
         let variables = vec![

@@ -76,9 +76,9 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let dirs = stage("scripts")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), &serve().await?).await?;
+    let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, &serve().await?).await?;
     let aws = &tree.aws;
-    let eks = Aws::new(&dirs, &moto, EKS_REGION);
+    let eks = Aws { region: EKS_REGION, ..aws.clone() };
     // The bucket that the script creates only allows TLS. moto ignores conditions of policies, and would refuse everything.
     let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
     let place = format!("LocationConstraint={REGION}");
@@ -97,7 +97,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
     assert_eq!(inventory(aws).await?, json!([[], [artifacts], []]), "nothing is made before everything is known");
 
-    let [subnets, groups] = network(aws.dirs, &aws.endpoint).await?;
+    let [subnets, groups] = network(aws.dirs, &aws.cli, &aws.endpoint).await?;
     variables.extend([("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("RUNNER_IMAGE", &*image)]);
     let mut parameters = tree.spelled_out()?;
     // The doctor warns of images by tag.
@@ -213,7 +213,7 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
     let dirs = stage("refusals")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, "https://127.0.0.1:1/").await?;
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let whole = [
         ("BUILD", "no"),
@@ -249,7 +249,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     let dirs = stage("release")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, "https://127.0.0.1:1/").await?;
     let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
     let place = format!("LocationConstraint={REGION}");
     tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
@@ -261,7 +261,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     tree.release(&folder).await?;
     let url = files(folder.clone()).await?;
 
-    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
+    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.cli, &tree.aws.endpoint).await?;
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let asked = tree.root.join("asked").to_string_lossy().into_owned();
     let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();

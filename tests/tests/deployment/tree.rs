@@ -32,7 +32,7 @@ impl<'a> Tree<'a> {
             "#!/bin/sh\ncase \"$*\" in *\"describe-stacks --stack-name $ROLLED_BACK --query Stacks[0].StackStatus\"*)\n\
              mkdir {} 2>/dev/null && echo ROLLBACK_COMPLETE && exit;; esac\nexec {} \"$@\"\n",
             told.display(),
-            aws.dirs.tool("aws")?.display()
+            aws.cli.program.display()
         );
         fs::write(&aws_cli, text)?;
         fs::set_permissions(&aws_cli, fs::Permissions::from_mode(0o755))?;

@@ -27,10 +27,8 @@ use crate::{
     world::{Turn, second, shared},
 };
 
-/// The SDK of a language takes minutes to compile on a busy machine.
-const COMPILED_WITHIN: Duration = Duration::from_mins(20);
-/// A first run installs everything that the program needs.
-const FIRST_RUN: Duration = Duration::from_mins(10);
+/// The limit of what installs or compiles all that a program needs: the SDK for Go takes minutes to compile on a busy machine.
+const INSTALLED_WITHIN: Duration = Duration::from_mins(20);
 /// A registry without an answer within this time counts as unreachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// The value of the programs' secret.
@@ -133,7 +131,7 @@ async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator
     let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
     let spec = format!("{environment}  secretsProvider: '{provider}'\n{secret}  destroyOnFinalize: true\n");
     team.apply_stack("app", source(), &spec).await?;
-    first_run(&team).await?;
+    until_ready(&team).await?;
     let first = team.ready_after("app", 1).await?;
     let pet = |stack: &Stack| output(stack, "pet").and_then(Value::as_str).unwrap_or_default().to_owned();
     assert_eq!(pet(&first).split('-').count(), 2, "{}", pet(&first));
@@ -180,18 +178,20 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         team.apply_git_repository("app", &repository.url).await?;
         let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
         let is_go = program.language == GO.language;
-        // Each task has caches of its own.
-        let own = ["GOCACHE", "GOMODCACHE"].map(|name| programs::literal(name, &format!("/share/go/{name}")));
-        let shared = [programs::literal("CGO_ENABLED", "0"), programs::literal("GONOSUMDB", "*")];
-        let environment = if is_go { [own, shared].concat().concat() } else { String::new() };
+        let environment: String = if is_go {
+            // Each task has modules of its own. The compiler's cache is shared, because the SDK takes minutes.
+            let modules = ("GOMODCACHE", "/share/go/GOMODCACHE".to_owned());
+            let shared = go_variables().await?.into_iter().filter(|(name, _)| *name != modules.0);
+            shared.chain([modules]).map(|(name, value)| programs::literal(name, &value)).collect()
+        } else {
+            String::new()
+        };
         // How a run got its packages, and what it changed.
         let run = async |number: usize, annotations: &str| {
             let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
             let message = format!("{environment}{secret}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
             team.apply_stack_as("app", "dev", annotations, source, &message).await?;
-            if number == 1 {
-                first_run(&team).await?;
-            }
+            until_ready(&team).await?;
             let stack = team.ready_after("app", number).await?;
             let update = team.updates("app").await?.pop().context("an Update")?;
             let update = ours(&wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?);
@@ -280,7 +280,7 @@ async fn is_the_same_abroad(
     program.commit(&repository, "app", "app").await?;
     let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
     team.apply_stack("app", source(), spec).await?;
-    first_run(team).await?;
+    until_ready(team).await?;
     let first = team.ready_after("app", 1).await?;
     assert_eq!(output(&first, shown), Some(&expected));
     let again = runs_without_a_change(team, source(), spec).await?;
@@ -288,9 +288,9 @@ async fn is_the_same_abroad(
     Ok(())
 }
 
-/// Waits for the end of the first run.
-async fn first_run(team: &Namespace<'_>) -> Result<()> {
-    ready::until("the first run", FIRST_RUN, async || {
+/// Waits for the end of a run that may install and compile all that the program needs.
+async fn until_ready(team: &Namespace<'_>) -> Result<()> {
+    ready::until("the run", INSTALLED_WITHIN, async || {
         let stack = team.stack("app").await?;
         ensure!(is_ready(&stack), "{:#?}", stack.status);
         Ok(())
@@ -356,7 +356,7 @@ async fn lock(packages: &str) -> Result<String> {
     fs::write(folder.path().join("package.json"), packages)?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--package-lock-only", "--ignore-scripts", "--no-audit"]).current_dir(folder.path()).kill_on_drop(true);
-    let done = timeout(FIRST_RUN, npm.output()).await.context("npm takes too long")??;
+    let done = timeout(INSTALLED_WITHIN, npm.output()).await.context("npm takes too long")??;
     ensure!(done.status.success(), "npm: {}", String::from_utf8_lossy(&done.stderr));
     Ok(fs::read_to_string(folder.path().join("package-lock.json"))?)
 }
@@ -384,7 +384,7 @@ async fn world() -> Result<(Handle, Turn)> {
     let (world, turn) = shared().await?;
     // Opening the world resets its settings; when this ends, all tests of this file have opened it.
     compile_go().await?;
-    world.control.set("SILENCE_SECONDS", "300").await?;
+    world.control.set("SILENCE_SECONDS", &INSTALLED_WITHIN.as_secs().to_string()).await?;
     Ok((world, turn))
 }
 
@@ -411,7 +411,8 @@ async fn compile_go() -> Result<()> {
 async fn go(arguments: &[&str], folder: &Path) -> Result<()> {
     let mut command = Command::new(tools().join("go"));
     command.args(arguments).current_dir(folder).envs(go_variables().await?).kill_on_drop(true);
-    let done = timeout(COMPILED_WITHIN, command.output()).await.with_context(|| format!("go {arguments:?} takes too long"))??;
+    let done =
+        timeout(INSTALLED_WITHIN, command.output()).await.with_context(|| format!("go {arguments:?} takes too long"))??;
     ensure!(done.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     Ok(())
 }

@@ -48,7 +48,7 @@ async fn task(team: &Namespace<'_>, stack: &str) -> Result<String> {
 
 #[tokio::test]
 async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> Result<()> {
-    let (world, _turn) = shared().await?;
+    let (world, _turn) = aside().await?;
     let team = world.namespace("pull").await?;
     world.control.fail_starts(IMAGE, Some(PULL)).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     migration::kubectl,
-    world::{alone, looked, shared},
+    world::{alone, aside, looked, shared},
 };
 
 /// The Updates of a namespace.
@@ -301,7 +301,7 @@ async fn workspace_reports_whether_it_is_usable() -> Result<()> {
 
 #[tokio::test]
 async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
-    let (world, _turn) = shared().await?;
+    let (world, _turn) = aside().await?;
     let team = world.namespace("limits").await?;
     for (name, template, words) in [
         ("silent", "", "SilenceSeconds"),
