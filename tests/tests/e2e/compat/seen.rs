@@ -31,7 +31,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 /// `LookPeriodSeconds` of the commands, and the minute of the sweep.
 const PERIOD: SignedDuration = SignedDuration::from_secs(600 + 60);
 
-/// What is printed about the refused cases. `BLESS=1` writes it.
+/// The file with the output about the refused cases. `BLESS=1` writes it.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/compat/golden/refused.txt");
 
 /// What a command printed, with its notes and its error, and its exit code.
@@ -59,7 +59,7 @@ async fn printed(team: &Namespace<'_>, arguments: &[&str]) -> Result<Printed> {
     let code = match done {
         Ok(code) => code,
         Err(error) => {
-            notes += &format!("error: {error}\n");
+            notes.extend(["error: ", &error.to_string(), "\n"]);
             if matches!(error, Error::Unknown(_)) { 2 } else { 1 }
         }
     };
@@ -231,7 +231,7 @@ async fn words(team: &Namespace<'_>, stack: &str) -> Result<String> {
     for command in ["get", "explain", "tree", "diff", "logs"] {
         let Printed { text: words, code } = printed(team, &[command, stack]).await?;
         let words: String = words.split_inclusive(char::is_whitespace).map(timeless).collect();
-        text += &format!("$ {command} {stack}: {code}\n{words}");
+        text.extend(["$ ", command, " ", stack, ": ", &code.to_string(), "\n", &words]);
     }
     Ok(text)
 }
