@@ -96,7 +96,8 @@ log_in() {
       fail "cannot log in to $name: $(tail -n 1 "$error"); nothing was changed" 'allow ecr:GetAuthorizationToken' "$without"
     fi
   done >"$work/logins"
-  python3 - "$work/docker" <<'PYTHON' 2>"$error" || fail "the logins of docker or podman cannot be read: $(tail -n 1 "$error"); nothing was changed"
+  python3 - "$work/docker" <<'PYTHON' 2>"$error" || fail "the logins of docker or podman cannot be read: $(tail -n 1 "$error"); nothing was changed" \
+    'correct the file, or name another folder: DOCKER_CONFIG=…'
 import base64, json, os, sys
 folder, variable = sys.argv[1], os.environ.get
 places = [os.path.join(variable("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json"), variable("REGISTRY_AUTH_FILE", ""),
