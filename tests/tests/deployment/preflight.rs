@@ -390,9 +390,17 @@ fn functions_have_to_reach_the_api_servers() -> Result<()> {
             assert!(said.contains(remedy), "{remedy:?} is not in: {said}");
         }
         let without = changes["endpointPrivateAccess"] == false;
-        assert_eq!(said.contains("update-cluster-config --name production --resources-vpc-config "), without, "{said}");
+        assert_eq!(said.contains("update-cluster-config --region us-east-1 --name production --resources-vpc-config "), without, "{said}");
         let (goes_on, _, said) = preflight(&answers, &in_vpc)?;
         assert!(goes_on, "{said}");
+    }
+    let mut answers = account();
+    let mut by_config_map = eks(&json!({}));
+    by_config_map["cluster"]["accessConfig"]["authenticationMode"] = "CONFIG_MAP".into();
+    answers.insert("eks.describe-cluster", by_config_map);
+    for arguments in [&served[..], &in_vpc] {
+        let (goes_on, _, said) = preflight(&answers, arguments)?;
+        assert!(!goes_on && said.contains("--access-config authenticationMode=API_AND_CONFIG_MAP"), "{said}");
     }
     for (error, words, is_refused) in [
         ("An error occurred (ResourceNotFoundException)", "cluster prod: this account has no EKS cluster production in us-east-1", true),
