@@ -223,7 +223,8 @@ async fn images_stay_in_their_registries_on_request_until_an_upgrade() -> Result
     let own = format!("python={}/mine/python", copying.ecr);
     let pinned = format!("{own}@{}", put["image"]["imageId"]["imageDigest"].as_str().context("a digest")?);
     let absent = format!("{host}/absent:1");
-    let admitted = ["444455556666:repository/base", "123456789012:repository/mine/*", "123456789012:repository/driftless/copies/*"];
+    let admitted =
+        ["444455556666:repository/base", "123456789012:repository/mine/*", "123456789012:repository/driftless/copies/*"];
     let admitted = format!(" ImageRepositories={}", admitted.map(|name| format!("arn:aws:ecr:*:{name}")).join(","));
     let images = copying.images().replace(&format!("go={host}/go:1"), &format!("go={absent},{own}:1")) + &admitted;
     let (said, copied) = copying.deployed(&images, &[("COPY_IMAGES", "no")]).await?;
@@ -268,12 +269,32 @@ async fn copies_that_cannot_be_made_are_refused_before_any_change() -> Result<()
     for (images, changed, parts) in [
         (&images, ("PATH", &*bare), [NEITHER, "\n  install crane: tests/tools/install registry, or ", "\n  COPY_IMAGES=no "]),
         (&other, ("COPY_IMAGES", ""), [&format!("{CLOSED}driftless/copies/*; nothing was changed\n"), &added, "COPY_IMAGES=no"]),
-        (&elsewhere, ("COPY_IMAGES", ""), [&format!("{CLOSED}team/pulumi; nothing was changed\n"), "repository/team/pulumi\n", "CHECK=no"]),
+        (
+            &elsewhere,
+            ("COPY_IMAGES", ""),
+            [&format!("{CLOSED}team/pulumi; nothing was changed\n"), "repository/team/pulumi\n", "CHECK=no"],
+        ),
         (&absent, ("CHECK", "no"), ["cannot read image ", "nothing was changed", "COPY_IMAGES=no"]),
-        (&similar, ("CHECK", "no"), ["cannot read image ", ": no login; nothing was changed", "log in to its registry with crane"]),
-        (&images, ("DENIED", OTHERS), ["/base:1: DENIED: not today; nothing was changed", "allow ecr:BatchGetImage", "COPY_IMAGES=no"]),
-        (&images, ("DENIED", "initiate-layer-upload"), ["cannot push to ", "nothing was changed", "allow pushes to driftless/copies/*"]),
-        (&images, ("DENIED", "get-login-password"), ["cannot log in to ", "nothing was changed", "allow ecr:GetAuthorizationToken"]),
+        (
+            &similar,
+            ("CHECK", "no"),
+            ["cannot read image ", ": no login; nothing was changed", "log in to its registry with crane"],
+        ),
+        (
+            &images,
+            ("DENIED", OTHERS),
+            ["/base:1: DENIED: not today; nothing was changed", "allow ecr:BatchGetImage", "COPY_IMAGES=no"],
+        ),
+        (
+            &images,
+            ("DENIED", "initiate-layer-upload"),
+            ["cannot push to ", "nothing was changed", "allow pushes to driftless/copies/*"],
+        ),
+        (
+            &images,
+            ("DENIED", "get-login-password"),
+            ["cannot log in to ", "nothing was changed", "allow ecr:GetAuthorizationToken"],
+        ),
         (&images, ("COPY_IMAGES", "true"), ["COPY_IMAGES=true is not supported", "use yes or no", ""]),
     ] {
         let (code, said, copied) = copying.deploy(images, &[changed]).await?;

@@ -384,13 +384,21 @@ fn functions_have_to_reach_the_api_servers() -> Result<()> {
         let mut answers = account();
         answers.insert("eks.describe-cluster", eks(&changes));
         let (goes_on, _, said) = preflight(&answers, &served)?;
-        let fact = format!("cluster prod: the API server of the EKS cluster production {why}; functions outside a VPC do not reach it\n");
+        let fact = format!(
+            "cluster prod: the API server of the EKS cluster production {why}; functions outside a VPC do not reach it\n"
+        );
         assert!(!goes_on && said.contains(&fact), "{fact:?} is not in: {said}");
-        for remedy in ["PARAMETERS='FunctionSubnets=", "with a way to vpc-7 and to AWS", "sg-7 is the security group of the cluster"] {
+        for remedy in
+            ["PARAMETERS='FunctionSubnets=", "with a way to vpc-7 and to AWS", "sg-7 is the security group of the cluster"]
+        {
             assert!(said.contains(remedy), "{remedy:?} is not in: {said}");
         }
         let without = changes["endpointPrivateAccess"] == false;
-        assert_eq!(said.contains("update-cluster-config --region us-east-1 --name production --resources-vpc-config "), without, "{said}");
+        assert_eq!(
+            said.contains("update-cluster-config --region us-east-1 --name production --resources-vpc-config "),
+            without,
+            "{said}"
+        );
         let (goes_on, _, said) = preflight(&answers, &in_vpc)?;
         assert!(goes_on, "{said}");
     }
@@ -403,7 +411,11 @@ fn functions_have_to_reach_the_api_servers() -> Result<()> {
         assert!(!goes_on && said.contains("--access-config authenticationMode=API_AND_CONFIG_MAP"), "{said}");
     }
     for (error, words, is_refused) in [
-        ("An error occurred (ResourceNotFoundException)", "cluster prod: this account has no EKS cluster production in us-east-1", true),
+        (
+            "An error occurred (ResourceNotFoundException)",
+            "cluster prod: this account has no EKS cluster production in us-east-1",
+            true,
+        ),
         ("An error occurred (AccessDeniedException)", "warning: cluster prod: cannot read whether the API server of ", false),
     ] {
         let mut answers = account();

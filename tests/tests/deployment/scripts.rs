@@ -250,11 +250,12 @@ async fn cluster_without_a_public_api_server_is_refused_before_any_change() -> R
     let dirs = stage("private-cluster")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, "https://127.0.0.1:1/").await?;
     let eks = Aws { region: EKS_REGION, ..tree.aws.clone() };
     let update = ["eks", "update-cluster-config", "--name", EKS_CLUSTER];
-    eks.run(&[&update[..], &["--resources-vpc-config", "endpointPublicAccess=false,endpointPrivateAccess=true"]].concat()).await?;
-    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
+    eks.run(&[&update[..], &["--resources-vpc-config", "endpointPublicAccess=false,endpointPrivateAccess=true"]].concat())
+        .await?;
+    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.cli, &tree.aws.endpoint).await?;
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let variables = [
         ("BUILD", "no"),
