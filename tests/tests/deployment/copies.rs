@@ -31,6 +31,18 @@ for word; do
 done
 case "$*" in *"${DENIED:-nothing is denied}"*) echo "DENIED: not today" >&2; exit 1 ;; esac
 exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
+/// In place of skopeo: as much of it as the scripts use, by crane. Its files have the logins to registries of ECR.
+const SKOPEO: &str = r#"echo "$@" >>ASKED
+before= names=
+for word; do
+  case $before in --authfile | --src-authfile | --dest-authfile) logins=$word ;; esac
+  case $word in docker://*.dkr.ecr.*) wanted=${word#docker://} wanted=${wanted%%/*} ;; esac
+  case $word in docker://*) names="$names ${word#docker://}" ;; esac
+  before=$word
+done
+[ -z "${wanted:-}" ] || grep -q "\"$wanted\": {\"auth\"" "$logins" || { echo "no login" >&2; exit 1; }
+case $1 in inspect) set -- manifest $names ;; *) set -- copy $names ;; esac
+exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
 
 /// A deployment of images of another registry. Amazon ECR Public, the account's ECR and that of another account are that registry
 /// too: moto's ECR accepts no push.
@@ -44,8 +56,14 @@ struct Copying<'a> {
     /// Without images.
     parameters: String,
     variables: Vec<(&'static str, String)>,
-    /// The calls of crane.
+    /// The calls of crane or skopeo.
     asked: PathBuf,
+}
+
+/// A stand-in with the names of a test.
+fn filled(text: &str, asked: &Path, real: &Path, [ecr, host]: [&str; 2]) -> String {
+    let words = [("ASKED", &*asked.to_string_lossy()), ("REAL", &real.to_string_lossy()), ("ECR", ecr), ("HOST", host)];
+    words.into_iter().chain([("OTHERS", OTHERS)]).fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
 impl<'a> Copying<'a> {
@@ -57,10 +75,7 @@ impl<'a> Copying<'a> {
         tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
         let ecr = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com");
         let asked = tree.root.join("asked");
-        let real = dirs.tool("crane")?;
-        let words = [("ASKED", &*asked.to_string_lossy()), ("REAL", &real.to_string_lossy()), ("ECR", &ecr)];
-        let words = words.into_iter().chain([("HOST", &*registry.host), ("OTHERS", OTHERS)]);
-        tree.stand_in("crane", &words.fold(CRANE.to_owned(), |text, (name, value)| text.replace(name, value)))?;
+        tree.stand_in("crane", &filled(CRANE, &asked, &dirs.tool("crane")?, [&ecr, &registry.host]))?;
         // As a user of Amazon's helper has it; it stores no login.
         tree.stand_in("docker-credential-ecr-login", "echo 'not implemented' >&2; exit 1")?;
         let helpers = json!({ "credHelpers": { &*ecr: "ecr-login", OTHERS: "ecr-login" } });
@@ -246,7 +261,11 @@ async fn images_stay_in_their_registries_on_request_until_an_upgrade() -> Result
 
     // The stack has the other images.
     let images = format!("RuntimeImages=yaml={host}/base@{},{pinned}{admitted}", digests["base"]);
-    let (said, copied) = copying.deployed(&images, &[("RUNNER_IMAGE", ""), ("FORWARDER_IMAGE", "")]).await?;
+    let path = copying.without_copier()?;
+    let skopeo = filled(SKOPEO, &copying.asked, &dirs.tool("crane")?, [&copying.ecr, host]);
+    copying.tree.stand_in("skopeo", &skopeo)?;
+    fs::rename(copying.tree.root.join("bin/skopeo"), Path::new(&path).join("skopeo"))?;
+    let (said, copied) = copying.deployed(&images, &[("RUNNER_IMAGE", ""), ("FORWARDER_IMAGE", ""), ("PATH", &path)]).await?;
     assert_eq!(copied, 3, "{said}");
     copying.uses(&[("pulumi", "pulumi"), ("runner", "runner"), ("pulumi-yaml", "base")]).await?;
     assert!(copying.parameter("RuntimeImages").await?.contains(&pinned), "an image of the account stays where it is");
