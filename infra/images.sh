@@ -129,9 +129,9 @@ check_copy() {
   fi
   [[ $image != *@* ]] || digest_of "$(tagless "$image")@${digests[$1]}" >/dev/null 2>"$error" || unreadable "$image"
   # It stores nothing. AWS checks the right before it looks for the repository, which may not exist yet.
-  aws ecr initiate-layer-upload --repository-name "$stack/copies/$1" >/dev/null 2>"$error" || ! grep -q AccessDenied "$error" ||
+  aws ecr initiate-layer-upload --repository-name "$stack/copies/$1" >/dev/null 2>"$error" || grep -q RepositoryNotFound "$error" ||
     fail "cannot push to $registry/$stack/copies/$1: $(tail -n 1 "$error"); nothing was changed" \
-      "allow pushes to $stack/copies/* (docs/aws.md)" "$without"
+      "allow pushes to $stack/copies/* (docs/aws.md), or run it again if ECR did not answer" "$without"
   absent[$1]=$image
 }
 
