@@ -61,11 +61,12 @@ check_pulls() {
       pulled+=("arn:$partition:ecr:$place:${image%%.*}:repository/$(tagless "${image#*/}")")
     fi
   done
-  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:*:$account:repository" "$stack/copies" "${pulled[@]}" >"$work/closed" <<'PYTHON'
+  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:*:$account:repository" "$stack/copies" "${pulled[@]}" \
+    >"$work/closed" <<'PYTHON'
 import fnmatch, sys
 given, own, copies, *pulled = sys.argv[1:]
-# The default of infra/template.yaml.
-patterns = [one.strip() for one in given.split(",") if one.strip()] or [f"{own}/{name}" for name in ("driftless-*", "driftless/*", f"{copies}/*")]
+default = [f"{own}/driftless-*", f"{own}/driftless/*", f"{own}/{copies}/*"]  # of infra/template.yaml
+patterns = [one.strip() for one in given.split(",") if one.strip()] or default
 closed = [arn for arn in pulled if not any(fnmatch.fnmatchcase(arn, one.replace("[", "[[]")) for one in patterns)]
 closed = sorted({f"{arn.rpartition('/')[0]}/*" if f":repository/{copies}/" in arn else arn for arn in closed})
 if closed:
@@ -96,8 +97,7 @@ log_in() {
       fail "cannot log in to $name: $(tail -n 1 "$error"); nothing was changed" 'allow ecr:GetAuthorizationToken' "$without"
     fi
   done >"$work/logins"
-  python3 - "$work/docker" <<'PYTHON' 2>"$error" || fail "the logins of docker or podman cannot be read: $(tail -n 1 "$error"); nothing was changed" \
-    'correct the file, or name another folder: DOCKER_CONFIG=…'
+  python3 - "$work/docker" <<'PYTHON' 2>"$error" ||
 import base64, json, os, sys
 folder, variable = sys.argv[1], os.environ.get
 places = [os.path.join(variable("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json"), variable("REGISTRY_AUTH_FILE", ""),
@@ -112,6 +112,8 @@ for name, content in (("config.json", settings), ("ecr.json", {"auths": own})):
     with open(os.path.join(folder, name), "w") as file:
         json.dump(content, file)
 PYTHON
+    fail "the logins of docker or podman cannot be read: $(tail -n 1 "$error"); nothing was changed" \
+      'correct the file, or name another folder: DOCKER_CONFIG=…'
   export DOCKER_CONFIG=$work/docker
 }
 
@@ -138,7 +140,7 @@ check_copy() {
 unreadable() {
   local remedy="log in to its registry with ${copier##*/}, or correct its name"
   ! ecr_region "$1" >/dev/null ||
-    remedy='allow ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on its repository, also in the policy of a repository of another account, or correct its name'
+    remedy='allow ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on it, also in the policy of its repository, or correct its name'
   fail "cannot read image $1: $(tail -n 1 "$work/error"); nothing was changed" "$remedy" "$without"
 }
 
@@ -178,8 +180,8 @@ own_digest_of() {
     --query 'imageDetails[0].imageDigest'
 }
 
-# Copies $absent with all platforms, which keeps the digest, and replaces the images by the copies, by digest. Repositories of earlier copies
-# get changed TAGS.
+# Copies $absent with all platforms, which keeps the digest, and replaces the images by the copies, by digest. Repositories of earlier
+# copies get changed TAGS.
 copy_images() {
   local name image repository login error=$work/error
   if [ -n "${TAGS:-}" ]; then
