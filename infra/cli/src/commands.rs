@@ -14,6 +14,7 @@ use crate::{
     Error, Result,
     arguments::{Arguments, Command, Connection, Output, RunOperation},
     cluster::{Cluster, Target},
+    complete::Completion,
     diff,
     explain::{self, Explanation},
     facts::Reader,
@@ -180,6 +181,19 @@ pub fn completion(shell: clap_complete::Shell, program: &str) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// What may stand in place of the last of the words after `kubectl driftless`, as kubectl reads it. The Stacks of a cluster that cannot
+/// be read are left out.
+pub async fn complete(words: &[String]) -> String {
+    let completion = Completion::of(words);
+    let mut stacks = Vec::new();
+    if let Some(connection) = &completion.cluster
+        && let Ok(cluster) = open(connection).await
+    {
+        stacks = cluster.list(Some(&cluster.namespace), None).await.unwrap_or_default();
+    }
+    completion.answer(&stacks)
+}
+
 async fn get(cluster: &Cluster, names: &[String], all: bool, output: Output, terminal: &mut Terminal<'_>) -> Result<()> {
     let mut stacks: Vec<Stack> = Vec::new();
     if names.is_empty() {
@@ -227,7 +241,8 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
     })
 }
 
-async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
+/// Prints the recorded differences of a Stack. Returns the exit code of `kubectl diff`.
+pub async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
     let diff = difference(cluster, &cluster.get(name).await?, terminal.now, &mut *terminal.note).await?;
     if diff.runs.is_empty() {
         let remedy = format!("start a preview with: kubectl driftless run preview {name}");

@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod cluster;
 pub mod commands;
+pub mod complete;
 pub mod diff;
 mod error;
 pub mod explain;

@@ -10,7 +10,8 @@ use std::{
 use clap::Parser as _;
 use driftless_cli::{
     arguments::Arguments,
-    commands::{Terminal, run},
+    commands::{Terminal, complete, run},
+    complete::PROGRAM,
     render::{Style, clean},
 };
 use jiff::Timestamp;
@@ -18,6 +19,13 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    let program = env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_string_lossy().into_owned()));
+    let program = program.as_deref().unwrap_or("kubectl-driftless");
+    if program == PROGRAM {
+        let words: Vec<_> = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        print!("{}", complete(&words).await);
+        return ExitCode::SUCCESS;
+    }
     let arguments = Arguments::parse();
     let is_plain =
         env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -32,8 +40,6 @@ async fn main() -> ExitCode {
         }
     };
     let mut note = |text: &str| eprintln!("{}", notes.wrap(&clean(text)));
-    let program = env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_string_lossy().into_owned()));
-    let program = program.as_deref().unwrap_or("kubectl-driftless");
     let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };
     match run(arguments, &mut terminal).await {
         Ok(code) => code,

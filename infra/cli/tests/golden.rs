@@ -24,25 +24,9 @@ use driftless_cli::{
 use driftless_core::{Operation, SourceState, Stack as CoreStack, run::Standing};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use support::{PREVIEW_LOG, facts_of, now, preview, stack, stacks, update, updates};
+use support::{PREVIEW_LOG, facts_of, golden, now, preview, stack, stacks, update, updates};
 
 const PLAIN: Style = Style { colour: false, columns: None };
-
-/// Compares a text with its golden file and with the page. `BLESS=1` writes the file.
-fn golden(name: &str, text: &str) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let file = root.join("tests/golden").join(format!("{name}.txt"));
-    let mut expected = fs::read_to_string(&file).unwrap_or_default();
-    // Not written if it is the same: the test of the page reads it at the same time.
-    if expected != text && std::env::var_os("BLESS").is_some() {
-        fs::write(&file, text).unwrap();
-        text.clone_into(&mut expected);
-    }
-    assert_eq!(text, expected, "BLESS=1 writes {}", file.display());
-    for line in text.lines() {
-        assert_eq!(line.trim_end(), line, "{name} has a line that ends in a space");
-    }
-}
 
 fn explained(name: &str, is_stored: bool, unknown: Vec<Unknown>) -> String {
     let snapshot = facts_of(CoreStack::from(&stack(name)), is_stored);
@@ -428,21 +412,6 @@ fn command_line_is_consistent_and_completed() {
 }
 
 #[test]
-fn cost_is_that_of_make_cost() {
-    let arguments = Arguments::try_parse_from(["kubectl-driftless", "cost", "--stacks=0", "--runs-per-day=0"]).unwrap();
-    let driftless_cli::arguments::Command::Cost(cost) = arguments.command else { unreachable!("the command is cost") };
-    let bill = cost.bill().to_string();
-    assert!(bill.starts_with("USD a month") && bill.contains("\nDriftless "), "{bill}");
-}
-
-#[test]
-fn capacity_is_that_of_make_capacity() {
-    let arguments = Arguments::try_parse_from(["kubectl-driftless", "capacity", "--stacks=1000", "--runs-per-hour=60"]).unwrap();
-    let driftless_cli::arguments::Command::Capacity(capacity) = arguments.command else { unreachable!("it is capacity") };
-    golden("capacity", &format!("{}\n", capacity.demand()));
-}
-
-#[test]
 fn page_shows_what_the_commands_print() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("../../docs/cli.md");
@@ -460,8 +429,8 @@ fn page_shows_what_the_commands_print() {
     }
     assert!(page == expected, "the page shows another output; BLESS=1 writes {}", file.display());
     assert!(page.matches("<!-- output: ").count() >= 10);
-    // The output of these is a URL, or has a golden file or a test of its own elsewhere: infra/doctor, docs/cost.md.
-    let without = ["ui", "doctor", "migrate", "cost", "completion"];
+    // The output of these is a URL or a script.
+    let without = ["ui", "completion"];
     for command in Arguments::command().get_subcommands() {
         let name = command.get_name();
         let is_shown = page.contains(&format!("<!-- output: {name}")) || without.contains(&name);

@@ -72,16 +72,63 @@ async fn every_response_has_the_policy_and_only_the_first_sets_the_cookie() {
     assert!(cookie.starts_with(COOKIE) && cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
 }
 
-#[test]
-fn page_has_nothing_that_the_policy_forbids() {
-    let [html, script] = [include_str!("../src/ui/page.html"), include_str!("../src/ui/page.js")];
-    for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://"] {
+#[tokio::test]
+async fn page_has_nothing_that_the_policy_forbids() {
+    let (_, html) = read("/").await;
+    let (_, script) = read("/page.js").await;
+    let (_, styles) = read("/page.css").await;
+    for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "://", "url(", "@import", "\"//"]
+    {
         let allowed = script.replace("http://www.w3.org/2000/svg", "");
-        assert!(!allowed.contains(forbidden) && !html.contains(forbidden), "{forbidden}");
+        for asset in [&html, &allowed, &styles] {
+            assert!(!asset.contains(forbidden), "{forbidden}");
+        }
     }
     for forbidden in ["style=", "onclick=", "<style", "javascript:"] {
         assert!(!html.contains(forbidden), "{forbidden}");
     }
+}
+
+/// The paths that the page and its script request, each as the text after one of these words up to the end of the string.
+fn requested<'a>(text: &'a str, words: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    let after = move |word: &&'a str| text.split(*word).skip(1).filter_map(|rest| rest.split('"').next());
+    words.iter().flat_map(after).filter(|path| !path.starts_with('#'))
+}
+
+#[tokio::test]
+async fn page_requests_only_what_it_serves_and_reads_no_secret() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let api = service_fn(move |request: Request<kube::client::Body>| {
+        log.lock().unwrap().push(request.uri().path().to_owned());
+        async move { Ok::<_, Infallible>(respond(&request)) }
+    });
+    let cluster = Cluster::of(Client::new(api, "team"), "team");
+    let page = router(
+        Page { cluster, all_namespaces: true, system_namespace: "driftless-system".into(), now },
+        Guard::new(4711, TOKEN.into()),
+    );
+    let get = async |path: &str| {
+        let request = Request::get(path).header(header::HOST, "127.0.0.1:4711").header(header::COOKIE, COOKIE);
+        let response = page.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    };
+    let html = get("/").await;
+    let assets: Vec<_> = requested(&html, &["href=\"", "src=\""]).collect();
+    assert_eq!(assets, ["page.css", "page.js"]);
+    let script = get("/page.js").await;
+    assert_eq!(script.matches("fetch(").count(), 1, "all requests are made by `read`");
+    let paths: Vec<_> = requested(&script, &["read(\""]).collect();
+    assert_eq!(paths, ["api/stacks", "api/stack", "api/diff", "api/graph", "api/update"]);
+    for path in assets.into_iter().chain(paths) {
+        for name in if path == "api/update" { ["shop-preview-k9d2m", "web-5a6b7c8d9e0f"] } else { ["shop", "web"] } {
+            get(&format!("/{path}?namespace=team&name={name}&after=&requested=")).await;
+        }
+    }
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().any(|path| path.contains("/configmaps/")), "{asked:?}");
+    assert!(!asked.iter().any(|path| path.contains("/secrets")), "{asked:?}");
 }
 
 #[tokio::test]

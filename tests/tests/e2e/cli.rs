@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update};
 use driftless_tests::{
-    scenario::{Handle, Namespace, RUN, Source},
+    scenario::{Handle, Namespace, PASSPHRASE, RUN, Source},
     world::ready,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -52,18 +52,46 @@ impl Page {
         Ok(Self { _process: process, client, root: root.to_owned(), token: token.to_owned(), port })
     }
 
-    /// The status and the text of an answer to a request with this token.
-    async fn answer(&self, path: &str, token: &str) -> Result<(u16, String)> {
+    /// The answer to a request with this token.
+    async fn answer(&self, path: &str, token: &str) -> Result<reqwest::Response> {
         let cookie = format!("driftless-{}={token}", self.port);
-        let answer = self.client.get(format!("{}{path}", self.root)).header("cookie", cookie).send().await?;
-        Ok((answer.status().as_u16(), answer.text().await?))
+        Ok(self.client.get(format!("{}{path}", self.root)).header("cookie", cookie).send().await?)
+    }
+
+    /// The text that a path is answered with. A browser that reads it may load nothing from another host.
+    async fn text(&self, path: &str) -> Result<String> {
+        let answer = self.answer(path, &self.token).await?;
+        let (status, policy) = (answer.status(), answer.headers().get("content-security-policy").cloned());
+        let text = answer.text().await?;
+        ensure!(status == 200, "{path}: {status} {text}");
+        let policy = policy.as_ref().and_then(|policy| policy.to_str().ok()).with_context(|| format!("{path}: no policy"))?;
+        let mut directives = policy.split(';').map(|directive| directive.split_whitespace().collect::<Vec<_>>());
+        ensure!(directives.any(|directive| directive == ["default-src", "'none'"]), "{path}: {policy}");
+        let elsewhere = policy.split([';', ' ']).find(|word| word.contains(['*', '.', ':']));
+        ensure!(elsewhere.is_none(), "{path} may load from {elsewhere:?}");
+        Ok(text)
     }
 
     /// What a path answers.
     pub async fn read(&self, path: &str) -> Result<Value> {
-        let (status, text) = self.answer(path, &self.token).await?;
-        ensure!(status == 200, "{path}: {status} {text}");
-        Ok(serde_json::from_str(&text)?)
+        Ok(serde_json::from_str(&self.text(path).await?)?)
+    }
+
+    /// All that the page, its script and its styles are answered with about a Stack and a run, by path.
+    pub async fn everything(&self, namespace: &str, stack: &str, run: &str) -> Result<Vec<(String, String)>> {
+        let script = self.text("/page.js").await?;
+        // The script requests nothing but these: infra/cli/tests/ui.rs.
+        let paths: Vec<_> = script.split("read(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        ensure!(paths.len() == 5, "{paths:?}");
+        let mut found = vec![("/page.js".to_owned(), script.clone())];
+        for path in ["".into(), "page.css".to_owned()].into_iter().chain(paths.into_iter().map(|path| {
+            let name = if path == "api/update" { run } else { stack };
+            format!("{path}?namespace={namespace}&name={name}&after=&requested=")
+        })) {
+            let text = self.text(&format!("/{path}")).await?;
+            found.push((path, text));
+        }
+        Ok(found)
     }
 }
 
@@ -227,6 +255,12 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     maps.delete(&format!("{last}-log"), &DeleteParams::default()).await?;
     let log = printed(&team, &team.updates("app").await?.pop().context("an Update")?)?;
     let page = Page::open(&world, &team.name).await?;
+    for (path, text) in page.everything(&team.name, "app", &last).await? {
+        let loads = text.replace("http://www.w3.org/2000/svg", "");
+        let is_asset = !path.starts_with("api/");
+        ensure!(!is_asset || !["://", "url(", "@import"].iter().any(|word| loads.contains(word)), "{path}: {text}");
+        ensure!(!text.contains(PASSPHRASE), "{path}: {text}");
+    }
     let fleet = page.read("/api/stacks").await?;
     ensure!(fleet["rows"][0]["name"] == "app" && fleet["rows"][0]["state"] == "Ready", "{fleet}");
     let stack = page.read("/api/stack?namespace=cli-page&name=app").await?;
@@ -236,10 +270,35 @@ async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
     ensure!(run["complete"] == true && run["log"] == log.as_str() && log.contains("Resources:"), "{run}");
     ensure!(run["resources"].as_array().is_some_and(|found| !found.is_empty()), "{run}");
     for (path, token) in [("/", String::new()), ("/api/stacks", "0".repeat(64))] {
-        let (status, text) = page.answer(path, &token).await?;
+        let answer = page.answer(path, &token).await?;
+        let (status, text) = (answer.status(), answer.text().await?);
         ensure!(status == 403 && !text.contains("app"), "{path}: {status} {text}");
     }
     let diff = done(&team, &["diff", "app"]).await?;
     ensure!(diff.contains("The last update of") && diff.contains("+ create urn:pulumi:"), "{diff}");
+    team.clear().await
+}
+
+#[tokio::test]
+async fn kubectl_completes_commands_and_the_names_of_stacks() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("cli-completion").await?;
+    team.apply_stack("app", Source::Program("absent"), "").await?;
+    let tools = Path::new(world.get("WORLD_TOOLS")?);
+    let folder = tempfile::tempdir()?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("kubectl-driftless");
+    for name in ["kubectl-driftless", "kubectl_complete-driftless"] {
+        std::os::unix::fs::symlink(&binary, folder.path().join(name))?;
+    }
+    for (words, expected) in [
+        (&["tre"][..], "tree\tShows a Stack with its source, its Updates and their tasks\n"),
+        (&["--namespace", &team.name, "explain", ""], "app\n"),
+    ] {
+        let mut kubectl = Command::new(tools.join("kubectl"));
+        kubectl.env_clear().env("KUBECONFIG", world.get("KUBECONFIG")?).env("PATH", folder.path());
+        let output = kubectl.args(["__complete", "driftless"]).args(words).output().await?;
+        let text = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success() && text == format!("{expected}:4\n"), "{words:?}: {text}");
+    }
     team.clear().await
 }

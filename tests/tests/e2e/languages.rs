@@ -181,7 +181,7 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         let environment: String = if is_go {
             // Each task has modules of its own. The compiler's cache is shared, because the SDK takes minutes.
             let modules = ("GOMODCACHE", "/share/go/GOMODCACHE".to_owned());
-            let shared = go_variables().await?.into_iter().filter(|(name, _)| *name != modules.0);
+            let shared = go_variables().await?.into_iter().filter(|(name, _)| *name != "GOMODCACHE");
             shared.chain([modules]).map(|(name, value)| programs::literal(name, &value)).collect()
         } else {
             String::new()

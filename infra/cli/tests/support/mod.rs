@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::{convert::Infallible, fmt::Debug};
+use std::{convert::Infallible, env, fmt::Debug, fs, path::Path};
 
 use axum::{body::Body, http};
 use driftless_api::{
@@ -23,6 +23,22 @@ use tower::service_fn;
 /// The clock of the tests.
 pub fn now() -> Timestamp {
     "2026-11-26T12:00:00Z".parse().unwrap()
+}
+
+/// Compares a text with its golden file and with the page. `BLESS=1` writes the file.
+pub fn golden(name: &str, text: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = root.join("tests/golden").join(format!("{name}.txt"));
+    let mut expected = fs::read_to_string(&file).unwrap_or_default();
+    // Not written if it is the same: the test of the page reads it at the same time.
+    if expected != text && env::var_os("BLESS").is_some() {
+        fs::write(&file, text).unwrap();
+        text.clone_into(&mut expected);
+    }
+    assert_eq!(text, expected, "BLESS=1 writes {}", file.display());
+    for line in text.lines() {
+        assert_eq!(line.trim_end(), line, "{name} has a line that ends in a space");
+    }
 }
 
 fn documents<T: DeserializeOwned>(text: &str) -> Vec<T> {

@@ -22,7 +22,6 @@ use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::history::{History, kstatus};
-use crate::cli::explained;
 
 /// The time limit of a step. A failed run is retried after 90 s at most, and others run at the same time.
 const STEP: Duration = Duration::from_mins(10);
@@ -125,22 +124,6 @@ impl Case {
             self.until(team, &step.expect, STEP, since).await.with_context(|| format!("after step {number}"))?;
         }
         Ok(())
-    }
-
-    /// Waits until `kubectl driftless explain` has the reason and the message of the Stack's condition.
-    pub async fn is_explained(&self, team: &Namespace<'_>) -> Result<()> {
-        ready::until_every(BETWEEN_LOOKS, "the explanation agrees with the status", STEP, async || {
-            let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
-            let Some(stack) = stacks.get_opt(self.object()).await? else { return Ok(()) };
-            let explanation = explained(team, self.object()).await?;
-            let said = [&explanation["reason"], &explanation["message"]].map(|text| text.as_str().unwrap_or_default());
-            match condition(&stack) {
-                Some((_, reason, message)) => ensure!(said == [&reason, &message], "{explanation}, not {reason}: {message}"),
-                None => ensure!(said[0] == "Ready", "{explanation}, not Ready"),
-            }
-            Ok(())
-        })
-        .await
     }
 
     /// Polls until the state is as expected, now or, for a transient state, in one of the Stack's versions that count.

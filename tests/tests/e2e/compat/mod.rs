@@ -3,6 +3,7 @@
 mod case;
 mod history;
 mod page;
+mod seen;
 
 use std::{path::Path, time::Duration};
 
@@ -40,7 +41,11 @@ const STILL: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn refused_cases_name_their_cause() -> Result<()> {
-    group("compat-refused", REFUSED, usize::MAX, async |team, cases| settled(team, cases, Some(0)).await).await
+    let then = async |team: &Namespace<'_>, cases: &[Case]| {
+        settled(team, cases, Some(0)).await?;
+        seen::is_worded(team, cases).await
+    };
+    group("compat-refused", REFUSED, usize::MAX, then).await
 }
 
 #[tokio::test]
@@ -151,9 +156,8 @@ async fn group(
     let history = History::begin(Api::namespaced(world.client.clone(), &team.name)).await?;
     let all = async {
         run(&team, &cases, &history, side_by_side.min(cases.len())).await?;
-        // One after the other, because each is a process.
         for case in &cases {
-            case.is_explained(&team).await.with_context(|| case.name.clone())?;
+            seen::is_seen(&team, case).await.with_context(|| case.name.clone())?;
         }
         then(&team, &cases).await
     };
