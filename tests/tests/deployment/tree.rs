@@ -26,7 +26,7 @@ impl<'a> Tree<'a> {
         fs::write(root.join(CERTIFICATES), tls.authority.repeat(BUNDLE_BYTES.div_ceil(tls.authority.len())))?;
         fs::write(root.join(DAMAGED[0]), DAMAGED[1])?;
         // moto's stacks never fail. This script reports a failed one: the first call about the stack returns ROLLED_BACK. moto denies
-        // nothing; this script denies the calls that have the words of DENIED.
+        // nothing; this script denies the calls that have the text of DENIED.
         let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
         fs::create_dir(root.join("bin"))?;
         let text = format!(
