@@ -6,7 +6,7 @@ without='COPY_IMAGES=no deploys without copies; docs/images.md has the limits of
 # Lists the images in $images by name, and those to copy into the account's ECR in $foreign and $digests; $absent has those that are not
 # there yet. Changes nothing, so a copy that could not be made ends the script before anything is changed.
 check_copies() {
-  local name word context others=() pulled=() error=$work/error
+  local name word context others=()
   [[ ${COPY_IMAGES:=yes} == @(yes|no) ]] || fail "COPY_IMAGES=$COPY_IMAGES is not supported" 'use yes or no'
   registry=$account.dkr.ecr.$region.amazonaws.com
   [[ $partition != aws-cn ]] || registry+=.cn
@@ -15,7 +15,7 @@ check_copies() {
   for name in "${!images[@]}"; do
     if [ -z "${images[$name]}" ]; then
       unset "images[$name]"
-    elif [[ ${images[$name]} != "$account".dkr.ecr.* ]]; then
+    elif ! is_own "${images[$name]}"; then
       foreign[$name]=${images[$name]}
     fi
   done
@@ -25,54 +25,123 @@ check_copies() {
       say "image ${foreign[forwarder]}: not copied, because the nodes of clusters outside EKS have no login to ECR: ${others[*]}"
     unset 'foreign[forwarder]'
   fi
-  for name in "${!images[@]}"; do
-    if [[ ${images[$name]} == "$registry/$stack/copies/"* ]]; then
-      word=${images[$name]#"$registry/$stack/copies/"}
-      pulled+=("${word%%[:@]*}")
-    elif [ "$COPY_IMAGES" = yes ] && [ -n "${foreign[$name]:-}" ]; then
-      pulled+=("$name")
-    fi
-  done
-  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:$region:$account:repository/$stack/copies" "${pulled[@]}" <<'PYTHON' ||
-import fnmatch, sys
-patterns = [one.strip() for one in sys.argv[1].split(",") if one.strip()]
-missing = [name for name in sys.argv[3:] if name != "forwarder"
-           if patterns and not any(fnmatch.fnmatchcase(f"{sys.argv[2]}/{name}", one.replace("[", "[[]")) for one in patterns)]
-sys.exit(1 if missing else 0)
-PYTHON
-    fail "ImageRepositories does not let tasks pull from $stack/copies/*, which has copies of the images; nothing was changed" \
-      "add arn:$partition:ecr:$region:$account:repository/$stack/copies/* to it: PARAMETERS=ImageRepositories=…" "$without"
+  [ "${CHECK:-yes}" = no ] || check_pulls
   copier=$(type -P crane || type -P skopeo || true)
-  [ ${#foreign[@]} != 0 ] || return 0
+  repositories=
   if [ "$COPY_IMAGES" = no ]; then
-    say "COPY_IMAGES=no: these images stay in other registries, which limit pulls: ${foreign[*]}"
+    [ ${#foreign[@]} = 0 ] || say "COPY_IMAGES=no: these images stay in other registries, which limit pulls: ${foreign[*]}"
     limits | sort -u >&2
-    return
+  else
+    [ -n "$copier" ] || [ ${#foreign[@]} = 0 ] ||
+      fail "neither crane nor skopeo is on PATH, and one of them copies the images into this account's ECR; nothing was changed" \
+        'install crane: tests/tools/install registry, or https://github.com/google/go-containerregistry' "$without"
+    [ ${#foreign[@]} = 0 ] && [ -z "${TAGS:-}" ] || repositories=$(copies "$stack")
   fi
-  [ -n "$copier" ] ||
-    fail "neither crane nor skopeo is on PATH, and one of them copies the images into this account's ECR; nothing was changed" \
-      'install crane: tests/tools/install registry, or https://github.com/google/go-containerregistry' "$without"
-  local login=(login --username AWS --password-stdin "$registry")
-  [ "${copier##*/}" = skopeo ] || login=(auth "${login[@]}")
-  aws ecr get-login-password 2>"$error" | "$copier" "${login[@]}" >>"$error" 2>&1 ||
-    fail "cannot log in to $registry: $(tail -n 1 "$error"); nothing was changed" 'allow ecr:GetAuthorizationToken' "$without"
-  repositories=$(copies "$stack")
-  for name in "${!foreign[@]}"; do check_copy "$name"; done
+  [ -z "$copier" ] || log_in
+  [ "$COPY_IMAGES" = no ] || for name in "${!foreign[@]}"; do check_copy "$name"; done
 }
 
-# check_copy NAME: reads the digest of the image of that name, and whether the account has its copy.
+# is_own IMAGE: whether it is in the ECR of this account, in any Region.
+is_own() { [[ $1 == "$account".* ]] && ecr_region "$1" >/dev/null; }
+
+# ecr_region IMAGE: the Region of its registry; fails if that is none of ECR. Tokens of AWS go to no other hosts.
+ecr_region() {
+  [[ $1 =~ ^[0-9]{12}\.dkr[.-]ecr(-fips)?\.([a-z0-9-]+)\.(amazonaws\.com(\.cn)?|on\.aws)/ ]] && printf '%s' "${BASH_REMATCH[2]}"
+}
+
+# Checks that the role of tasks may pull the images that tasks then pull from ECR.
+check_pulls() {
+  local name image place pulled=() closed=()
+  for name in "${!images[@]}"; do
+    image=${images[$name]}
+    [ "$name" != forwarder ] || continue
+    if [ "$COPY_IMAGES" = yes ] && [ -n "${foreign[$name]:-}" ]; then
+      pulled+=("arn:$partition:ecr:$region:$account:repository/$stack/copies/$name")
+    elif place=$(ecr_region "$image"); then
+      pulled+=("arn:$partition:ecr:$place:${image%%.*}:repository/$(tagless "${image#*/}")")
+    fi
+  done
+  python3 - "$(setting ImageRepositories)" "arn:$partition:ecr:*:$account:repository" "$stack/copies" "${pulled[@]}" \
+    >"$work/closed" <<'PYTHON'
+import fnmatch, sys
+given, own, copies, *pulled = sys.argv[1:]
+default = [f"{own}/driftless-*", f"{own}/driftless/*", f"{own}/{copies}/*"]  # of infra/template.yaml
+patterns = [one.strip() for one in given.split(",") if one.strip()] or default
+closed = [arn for arn in pulled if not any(fnmatch.fnmatchcase(arn, one.replace("[", "[[]")) for one in patterns)]
+closed = sorted({f"{arn.rpartition('/')[0]}/*" if f":repository/{copies}/" in arn else arn for arn in closed})
+if closed:
+    print(", ".join(closed), ",".join(patterns + closed), sep="\n")
+PYTHON
+  mapfile -t closed <"$work/closed"
+  [ ${#closed[@]} = 0 ] ||
+    fail "ImageRepositories does not let tasks pull from ${closed[0]}; nothing was changed" \
+      "add it: PARAMETERS=ImageRepositories=${closed[1]}" 'if the policy of the repository admits the role of tasks: CHECK=no' \
+      "$([[ ${closed[0]} != *"/$stack/copies/"* ]] || printf %s "$without")"
+}
+
+# Logs in to the registries of ECR that images are copied to or read from, in settings of its own: the user's may name a credential helper
+# for ECR, which stores no login. A token is valid for the registries of all accounts in its Region.
+log_in() {
+  local name error=$work/error
+  local -A hosts=()
+  [ "$COPY_IMAGES" = no ] || [ ${#foreign[@]} = 0 ] || hosts[$registry]=$region
+  for name in "${images[@]}"; do
+    is_own "$name" || ! ecr_region "$name" >/dev/null || hosts[${name%%/*}]=$(ecr_region "$name")
+  done
+  [ ${#hosts[@]} != 0 ] || return 0
+  mkdir "$work/docker"
+  for name in "${!hosts[@]}"; do
+    if aws --region "${hosts[$name]}" ecr get-login-password >"$work/token" 2>"$error"; then
+      printf '%s %s\n' "$name" "$(<"$work/token")"
+    elif [ "$COPY_IMAGES" = yes ]; then
+      fail "cannot log in to $name: $(tail -n 1 "$error"); nothing was changed" 'allow ecr:GetAuthorizationToken' "$without"
+    fi
+  done >"$work/logins"
+  python3 - "$work/docker" <<'PYTHON' 2>"$error" ||
+import base64, json, os, sys
+folder, variable = sys.argv[1], os.environ.get
+places = [os.path.join(variable("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json"), variable("REGISTRY_AUTH_FILE", ""),
+          os.path.join(variable("XDG_RUNTIME_DIR", "/run/user"), "containers/auth.json")]
+settings = next((json.load(open(place)) for place in places if os.path.isfile(place)), {})
+with open(os.path.join(os.path.dirname(folder), "logins")) as lines:
+    own = {host: {"auth": base64.b64encode(f"AWS:{token}".encode()).decode()} for host, token in map(str.split, lines)}
+settings["auths"] = {**settings.get("auths", {}), **own}
+# An empty helper: the login is in this file.
+settings["credHelpers"] = {**settings.get("credHelpers", {}), **dict.fromkeys(own, "")}
+for name, content in (("config.json", settings), ("ecr.json", {"auths": own})):
+    with open(os.path.join(folder, name), "w") as file:
+        json.dump(content, file)
+PYTHON
+    fail "the logins of docker or podman cannot be read: $(tail -n 1 "$error"); nothing was changed" \
+      'correct the file, or name another folder: DOCKER_CONFIG=…'
+  export DOCKER_CONFIG=$work/docker
+}
+
+# check_copy NAME: reads the digest of the image of that name, and whether the account has its copy or may get it.
 check_copy() {
-  local image=${foreign[$1]} error=$work/error
+  local image=${foreign[$1]} copy error=$work/error
   digests[$1]=${image#*@}
   [[ $image == *@* ]] || digests[$1]=$(digest_of "$image" 2>"$error") || unreadable "$image"
-  ! grep -qxF "$stack/copies/$1" <<<"$repositories" || ! digest_of "$registry/$stack/copies/$1@${digests[$1]}" >/dev/null 2>&1 || return 0
+  if grep -qxF "$stack/copies/$1" <<<"$repositories"; then
+    copy=$registry/$stack/copies/$1@${digests[$1]}
+    ! digest_of "$copy" >/dev/null 2>"$error" || return 0
+    grep -qiE '(manifest|name)[_ ]unknown' "$error" ||
+      fail "cannot read whether $copy exists: $(tail -n 1 "$error"); nothing was changed" \
+        "allow pulls from $stack/copies/* (docs/aws.md), or run it again if the registry did not answer" "$without"
+  fi
   [[ $image != *@* ]] || digest_of "$(tagless "$image")@${digests[$1]}" >/dev/null 2>"$error" || unreadable "$image"
+  # It stores nothing. AWS checks the right before it looks for the repository, which may not exist yet.
+  aws ecr initiate-layer-upload --repository-name "$stack/copies/$1" >/dev/null 2>"$error" || grep -q RepositoryNotFound "$error" ||
+    fail "cannot push to $registry/$stack/copies/$1: $(tail -n 1 "$error"); nothing was changed" \
+      "allow pushes to $stack/copies/* (docs/aws.md), or run it again if ECR did not answer" "$without"
   absent[$1]=$image
 }
 
 unreadable() {
-  fail "cannot read image $1: $(tail -n 1 "$work/error"); nothing was changed" \
-    "log in to its registry with ${copier##*/}, or correct its name" "$without"
+  local remedy="log in to its registry with ${copier##*/}, or correct its name"
+  ! ecr_region "$1" >/dev/null ||
+    remedy='allow ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on it, also in the policy of its repository, or correct its name'
+  fail "cannot read image $1: $(tail -n 1 "$work/error"); nothing was changed" "$remedy" "$without"
 }
 
 # limits: the limits of the registries of $foreign, for clients without a login.
@@ -94,24 +163,33 @@ tagless() { sed 's/@.*//; s/:[^:/]*$//' <<<"$1"; }
 
 # digest_of IMAGE: the digest that its tag has now.
 digest_of() {
+  local login=()
   case ${copier##*/} in
     crane) crane digest "$1" ;;
-    skopeo) skopeo inspect --raw "docker://$1" | sha256sum | sed 's/^/sha256:/; s/ .*//' ;;
+    skopeo)
+      ! ecr_region "$1" >/dev/null || login=(--authfile "$work/docker/ecr.json")
+      skopeo inspect "${login[@]}" --raw "docker://$1" | sha256sum | sed 's/^/sha256:/; s/ .*//' ;;
   esac
 }
 
 # own_digest_of IMAGE: the same for an image in the account's ECR, which needs no login.
 own_digest_of() {
-  local host=${1%%/*} name=${1#*/} place tag=latest
-  place=${host#*.ecr.}
+  local name=${1#*/} tag=latest
   [[ $name != *:* ]] || tag=${name##*:}
-  aws --region "${place%%.*}" ecr describe-images --repository-name "${name%:*}" --image-ids "imageTag=$tag" --output text \
+  aws --region "$(ecr_region "$1")" ecr describe-images --repository-name "${name%:*}" --image-ids "imageTag=$tag" --output text \
     --query 'imageDetails[0].imageDigest'
 }
 
-# Copies $absent with all platforms, which keeps the digest, and replaces the images by the copies, by digest.
+# Copies $absent with all platforms, which keeps the digest, and replaces the images by the copies, by digest. Repositories of earlier
+# copies get changed TAGS.
 copy_images() {
-  local name image repository error=$work/error
+  local name image repository login error=$work/error
+  if [ -n "${TAGS:-}" ]; then
+    for repository in $repositories; do
+      aws ecr tag-resource --resource-arn "arn:$partition:ecr:$region:$account:repository/$repository" --tags "file://$work/tags.json" \
+        2>"$error" || fail "repository $repository was not tagged: $(tail -n 1 "$error")" 'allow ecr:TagResource'
+    done
+  fi
   for name in "${!digests[@]}"; do
     image=${foreign[$name]} repository=$stack/copies/$name
     if [ -z "${absent[$name]:-}" ]; then
@@ -127,7 +205,9 @@ copy_images() {
       case ${copier##*/} in
         crane) crane copy "$(tagless "$image")@${digests[$name]}" "$registry/$repository:${digests[$name]#*:}" ;;
         skopeo)
-          skopeo copy --all --preserve-digests "docker://$(tagless "$image")@${digests[$name]}" \
+          login=(--dest-authfile "$work/docker/ecr.json")
+          ! ecr_region "$image" >/dev/null || login+=(--src-authfile "$work/docker/ecr.json")
+          skopeo copy --all --preserve-digests "${login[@]}" "docker://$(tagless "$image")@${digests[$name]}" \
             "docker://$registry/$repository:${digests[$name]#*:}" ;;
       esac >"$error" 2>&1 || fail "the image $image was not copied: $(tail -n 1 "$error")" \
         "allow pushes to $stack/copies/* (docs/aws.md), or run it again; it skips the copied images" "$without"
@@ -142,7 +222,7 @@ pin_images() {
   for name in "${!images[@]}"; do
     image=${images[$name]} read=digest_of
     [[ $image != *@* ]] || continue
-    if [[ $image == "$account".dkr.ecr.* ]]; then
+    if is_own "$image"; then
       read=own_digest_of
     elif [ -z "$copier" ]; then
       kept+=("$image")

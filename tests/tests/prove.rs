@@ -21,11 +21,10 @@ const SCENARIOS: [&str; 12] =
 const CRANE: &str = r#"#!/bin/sh
 copies=$(dirname "$0")/copies
 case $1 in
-auth) read -r token && [ -n "$token" ] ;;
 copy) echo "${3%:*}@${2#*@}" >>"$copies" ;;
 digest)
   case $2 in
-  *.dkr.ecr.*) grep -qxF "$2" "$copies" ;;
+  *.dkr.ecr.*) grep -qxF "$2" "$copies" || { echo MANIFEST_UNKNOWN >&2; exit 1; } ;;
   *) echo "sha256:$(printf %s "$2" | sha256sum | cut -d ' ' -f 1)" ;;
   esac ;;
 esac

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use driftless_api::{Source, Stack, Update, Workspace};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    ObjectKey,
+    ArtifactDigest, ObjectKey,
     keys::{self, TreeFolder},
 };
 use driftless_core::{Retention, SourceRef};
@@ -53,21 +53,21 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
     }
 
     /// The digests that Updates name, finished or not: in the namespace, and in the system namespace for a terminating one.
-    async fn digests_of_updates(&self, source: &ObjectKey) -> Result<BTreeSet<String>, Error> {
+    async fn digests_of_updates(&self, source: &ObjectKey) -> Result<BTreeSet<ArtifactDigest>, Error> {
         let namespaces = BTreeSet::from([source.namespace.as_str(), self.settings.system_namespace.as_str()]);
         let mut named = BTreeSet::new();
         for namespace in namespaces {
             // An unreadable Update is left out here, and cannot be launched either.
             let mut pages = Pages::<_, Update>::new(self.cluster, Some(namespace), Selector::All);
             while let Some(page) = pages.next().await? {
-                named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
+                named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest).map(ArtifactDigest::from));
             }
         }
         Ok(named)
     }
 
     /// Adds the digests that the source offers now, if a Stack uses it. Returns whether one does.
-    async fn digests_of_stacks(&self, source: &ObjectKey, named: &mut BTreeSet<String>) -> Result<bool, Error> {
+    async fn digests_of_stacks(&self, source: &ObjectKey, named: &mut BTreeSet<ArtifactDigest>) -> Result<bool, Error> {
         let wanted = |reference: SourceRef| {
             let (api_version, kind, name) = reference.object();
             let wanted = source.sibling(api_version, kind, name);
@@ -81,7 +81,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         for key in &sources {
             match self.cluster.get_dynamic(key).await {
                 Ok(object) => {
-                    named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
+                    named.extend(
+                        object.and_then(|object| Source::from_object(&object).artifact?.digest).map(ArtifactDigest::from),
+                    );
                 }
                 // A kind that is not served or cannot be read, or an unreadable object, is of no use to a Stack.
                 Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {

@@ -5,7 +5,7 @@ use std::io::BufReader;
 
 use driftless_api::{Artifact, KINDS, Source};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchedArtifact, ObjectKey, keys};
+use driftless_contract::{ArtifactDigest, FetchedArtifact, ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, InvalidDigest, unpack};
 
@@ -29,7 +29,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
             }
             Err(error) => return Err(error),
         };
-        if is_resting(&stated) {
+        if is_resting(stated.as_str()) {
             return Ok(None);
         }
         let stored = self.store_offered(key, &stated, &artifact).await?;
@@ -38,19 +38,24 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
             && let Some((newer, artifact)) = self.offered_artifact(key).await?.filter(|(_, newer)| *newer != artifact)
         {
             let stored = self.store_offered(key, &newer, &artifact).await?;
-            return Ok(Some((newer, stored.map(|()| None))));
+            return Ok(Some((newer.to_string(), stored.map(|()| None))));
         }
-        Ok(Some((stated, stored.map(|()| None))))
+        Ok(Some((stated.to_string(), stored.map(|()| None))))
     }
 
     /// What the source offers now, with the digest that it states.
-    async fn offered_artifact(&self, key: &ObjectKey) -> Result<Option<(String, Artifact)>, Error> {
+    async fn offered_artifact(&self, key: &ObjectKey) -> Result<Option<(ArtifactDigest, Artifact)>, Error> {
         let artifact = self.cluster.get_dynamic(key).await?.and_then(|object| Source::from_object(&object).artifact);
-        Ok(artifact.and_then(|artifact| Some((artifact.digest.clone()?, artifact))))
+        Ok(artifact.and_then(|artifact| Some((artifact.digest.as_ref()?.into(), artifact))))
     }
 
-    async fn store_offered(&self, key: &ObjectKey, stated: &str, artifact: &Artifact) -> Result<Result<(), Refusal>, Error> {
-        let digest = digest(stated).map_err(Refusal::from);
+    async fn store_offered(
+        &self,
+        key: &ObjectKey,
+        stated: &ArtifactDigest,
+        artifact: &Artifact,
+    ) -> Result<Result<(), Refusal>, Error> {
+        let digest = digest(stated.as_str()).map_err(Refusal::from);
         let (digest, place) = match digest.and_then(|digest| Ok((digest, place(self.settings, key, artifact)?))) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
@@ -62,7 +67,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
     async fn store_artifact(
         &self,
         key: &ObjectKey,
-        stated: &str,
+        stated: &ArtifactDigest,
         (place, digest): (&Place, Digest),
     ) -> Result<Result<(), Refusal>, Error> {
         let folder = keys::tree(key, stated);
@@ -88,9 +93,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
                 Ok(checked) => checked,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-        let stored = self.store_artifact(key, stated, (&place, digest)).await?;
+        let stored = self.store_artifact(key, &stated.into(), (&place, digest)).await?;
         Ok(match stored {
-            Ok(()) => Ok(Some(FetchedArtifact { revision: stated.to_owned(), digest: stated.to_owned() })),
+            Ok(()) => Ok(Some(FetchedArtifact { revision: stated.into(), digest: stated.into() })),
             Err(Refusal::Gone) => Err(Refusal::Outdated { url: url.to_owned() }),
             Err(Refusal::Artifact { why, .. }) => Err(wrong("spec.flux.url", url, why)),
             Err(refusal) => Err(refusal),

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use driftless_api::{Artifact, Program, ProgramBody, ProgramStatus};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{ObjectKey, keys};
+use driftless_contract::{ArtifactDigest, ObjectKey, keys};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Tree};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -30,7 +30,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
             Ok(content) => content,
             Err(refusal) => return Ok(Some((generation, Err(refusal)))),
         };
-        let digest = Digest::sha256(content.as_bytes()).to_string();
+        let digest = ArtifactDigest::from(Digest::sha256(content.as_bytes()).to_string());
         let (tree, mut spool) = match tree(&content) {
             Ok(tree) => tree,
             Err(refusal) => return Ok(Some((generation, Err(refusal)))),
@@ -47,15 +47,21 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         Ok(Some((generation, stored.map(|()| None))))
     }
 
-    async fn publish_program(&self, mut program: Program, folder: &str, digest: &str, size: usize) -> Result<(), Error> {
+    async fn publish_program(
+        &self,
+        mut program: Program,
+        folder: &str,
+        digest: &ArtifactDigest,
+        size: usize,
+    ) -> Result<(), Error> {
         let generation = program.metadata.generation;
         let published = program.status.as_ref().filter(|status| status.observed_generation == generation);
-        if published.and_then(|status| status.artifact.as_ref()?.digest.as_deref()) == Some(digest) {
+        if published.and_then(|status| status.artifact.as_ref()?.digest.as_deref()) == Some(digest.as_str()) {
             return Ok(());
         }
         program.status = Some(ProgramStatus {
             artifact: Some(Artifact {
-                digest: Some(digest.to_owned()),
+                digest: Some(digest.to_string()),
                 last_update_time: Some(Time(self.now)),
                 path: folder.to_owned(),
                 revision: generation.unwrap_or_default().to_string(),

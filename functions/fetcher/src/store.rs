@@ -70,7 +70,7 @@ mod tests {
     }
 
     fn folder() -> TreeFolder {
-        keys::tree(&source(), "sha256:0")
+        keys::tree(&source(), &"sha256:0".into())
     }
 
     fn stored(world: &World, files: &[(&str, &[u8])]) -> Option<bool> {

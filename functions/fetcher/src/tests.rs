@@ -121,7 +121,7 @@ fn archive(content: &str) -> Vec<u8> {
 /// Stores a tree under that digest, whatever its content is.
 fn store(world: &World, source: &ObjectKey, digest: &str) {
     for part in ["pack", "manifest"] {
-        put(world, &format!("{}{part}", keys::tree(source, digest)), vec![1]);
+        put(world, &format!("{}{part}", keys::tree(source, &digest.into())), vec![1]);
     }
 }
 
@@ -130,7 +130,7 @@ fn put(world: &World, key: &str, content: Vec<u8>) {
 }
 
 fn is_there(world: &World, source: &ObjectKey, digest: &str) -> bool {
-    let folder = keys::tree(source, digest);
+    let folder = keys::tree(source, &digest.into());
     let [manifest, pack] = ["manifest", "pack"].map(|part| world.objects().contains_key(&format!("{folder}{part}")));
     assert_eq!(manifest, pack, "half of the tree {digest}");
     manifest
@@ -262,7 +262,7 @@ fn crashed_fetch_leaves_no_terminal_failure_for_a_good_source() {
         world.crash_before_call(calls);
         let is_done = ask_of(&world, &served, &repository(), false).is_some();
         let failure = outcome(&world, &repository()).failure;
-        let is_stored = world.objects().contains_key(&*keys::tree(&repository(), &digest).manifest());
+        let is_stored = world.objects().contains_key(&*keys::tree(&repository(), &digest.as_str().into()).manifest());
         assert!(!is_stored || !failure.is_some_and(|failure| failure.terminal), "after {calls} calls");
         if is_done {
             assert!(is_stored && calls > 6, "it made {calls} calls");
@@ -280,7 +280,7 @@ fn requested_stored_tree_is_renewed_without_a_fetch() {
     world.advance(DAY * 30);
     ask_of(&world, &nothing_served(), &repository(), false).unwrap().unwrap();
     assert_eq!(outcome(&world, &repository()).failure, None);
-    let manifest = format!("{}manifest", keys::tree(&repository(), &digest));
+    let manifest = format!("{}manifest", keys::tree(&repository(), &digest.as_str().into()));
     let modified = world.drive(world.modified(&manifest)).unwrap().unwrap().unwrap();
     assert!(settings().retention.is_usable(modified, world.now()));
     world.advance(DAY * 30);
@@ -302,7 +302,7 @@ fn next_collection_completes_a_crashed_one() {
             break;
         }
         for digest in ["sha256:a", "sha256:b"] {
-            let folder = keys::tree(&repository(), digest);
+            let folder = keys::tree(&repository(), &digest.into());
             let [manifest, pack] = ["manifest", "pack"].map(|part| world.objects().contains_key(&format!("{folder}{part}")));
             assert!(pack || !manifest, "a manifest without its pack, after {calls} calls");
         }
@@ -314,7 +314,7 @@ fn next_collection_completes_a_crashed_one() {
 #[test]
 fn pack_without_a_manifest_is_deleted_after_a_day() {
     let world = quiet();
-    put(&world, &format!("{}pack", keys::tree(&repository(), "sha256:a")), vec![1]);
+    put(&world, &format!("{}pack", keys::tree(&repository(), &"sha256:a".into())), vec![1]);
     insert_stack(&world, of_flux());
     world.advance(DAY - SignedDuration::from_secs(1));
     collect(&world);
@@ -329,7 +329,7 @@ fn a_tree_without_its_pack_is_stored_anew() {
     let world = quiet();
     let content = archive("x");
     let digest = offer(&world, &content, "f");
-    put(&world, &format!("{}manifest", keys::tree(&repository(), &digest)), vec![1]);
+    put(&world, &format!("{}manifest", keys::tree(&repository(), &digest.as_str().into())), vec![1]);
     world.advance(DAY * 30);
     let served = Served { archives: RefCell::new([("gitrepository/team/shop/f".into(), content)].into()), ..nothing_served() };
     ask_of(&world, &served, &repository(), false).unwrap().unwrap();
@@ -401,7 +401,7 @@ fn the_artifact_that_a_workspace_names_is_stored_for_it() {
     insert_workspace(&world, "f", &digest);
     ask_of(&world, &served, &workspace(), false).unwrap().unwrap();
     let FetchOutcome { artifact, failure, .. } = outcome(&world, &workspace());
-    assert_eq!((artifact.map(|artifact| artifact.digest), failure), (Some(digest.clone()), None));
+    assert_eq!((artifact.map(|artifact| artifact.digest), failure), (Some(digest.as_str().into()), None));
     assert!(is_there(&world, &workspace(), &digest));
     let hints = |world: &World| world.sent().iter().filter(|sent| matches!(sent, driftless_testkit::Message::Hint(_))).count();
     assert_eq!(hints(&world), 1, "its look tells who waits");

@@ -3,7 +3,7 @@
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{ObjectKey, Operation, RunHint, RunId};
+use driftless_contract::{ObjectKey, Operation, RunHint, RunId, Uid};
 use driftless_core::{Admissions, Applicant, run::WaitReason};
 use driftless_kubernetes::{Cluster, admissions};
 use jiff::Timestamp;
@@ -31,12 +31,12 @@ impl Offer {
     }
 
     /// Leaves the slot to another namespace: a run that cannot start would block it until its entry is ignored.
-    pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &str, now: Timestamp) {
+    pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &Uid, now: Timestamp) {
         let mut without = self.before;
         if without.decline(uid, now)
             && let Err(error) = admissions::write(cluster, self.lease, &without).await
         {
-            tracing::info!(uid, %error, "a run that cannot start keeps its queue position until it expires");
+            tracing::info!(%uid, %error, "a run that cannot start keeps its queue position until it expires");
         }
     }
 }

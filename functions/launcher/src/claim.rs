@@ -1,9 +1,9 @@
 //! The claim of a Pulumi stack: a Lease in the system's own namespace, whose holder is an Update's uid.
 
-use driftless_api::{Update, names};
+use driftless_api::{Update, names, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Launch, ObjectKey, RunHint, RunId,
+    Launch, ObjectKey, RunHint, RunId, Uid,
     keys::{self, RunFolder},
 };
 use driftless_core::run::{AbandonReason, WaitReason};
@@ -20,12 +20,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let check = is_check.then(|| (names::DRIFT_CHECK.to_owned(), "true".to_owned()));
         let lease = Lease {
             metadata: ObjectMeta {
-                name: Some(run.claim.clone()),
+                name: Some(run.claim.to_string()),
                 namespace: Some(self.settings.system_namespace.clone()),
                 annotations: Some([holder].into_iter().chain(check).collect()),
                 ..ObjectMeta::default()
             },
-            spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
+            spec: Some(LeaseSpec { holder_identity: Some(run.uid.to_string()), ..LeaseSpec::default() }),
         };
         match self.cluster.create(&lease).await {
             Ok(_) => Ok(()),
@@ -44,9 +44,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Returns whether a run without an owner holds its claim or a slot, left from an interrupted launch.
     pub(crate) async fn holds_claim_or_slot(&self, folder: &RunFolder) -> Result<bool, crate::Error> {
         let Some(Launch { run, .. }) = self.objects.read(&folder.launch()).await? else { return Ok(false) };
-        let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, &run.claim).await?;
+        let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, run.claim.as_str()).await?;
         let holder = lease.and_then(|lease| lease.spec?.holder_identity);
-        if holder.as_ref() == Some(&run.uid) {
+        if holder.is_some_and(|holder| run.uid == *holder) {
             return Ok(true);
         }
         let (_, all) = admissions::read(self.cluster, &self.settings.system_namespace).await?;
@@ -56,10 +56,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that holds it. Any other run
     /// preempts a drift check.
     pub(crate) async fn has_claim(&self, run: &RunId, is_check: bool) -> Result<bool, Stop> {
-        let Some(mut lease) = self.cluster.get::<Lease>(&self.settings.system_namespace, &run.claim).await? else {
+        let Some(mut lease) = self.cluster.get::<Lease>(&self.settings.system_namespace, run.claim.as_str()).await? else {
             return Ok(false);
         };
-        let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+        let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()).map(Uid::from);
         if uid.as_ref() == Some(&run.uid) {
             return Ok(true);
         }
@@ -87,7 +87,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
                 Err(Error::Unreadable { .. }) => None,
                 holder => holder?,
             };
-            if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
+            if gives_way || !holder.is_some_and(|holder| uid.as_ref() == Some(&uid_of(&holder)) && !holder.is_complete()) {
                 let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
                 if let Some(hint) = RunHint::after(0, update, uid) {
                     self.queues.run(&hint, 0).await?;

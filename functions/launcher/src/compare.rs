@@ -1,9 +1,9 @@
 //! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run read is compared
 //! with that of what a run would read now.
 
-use driftless_api::Stack;
+use driftless_api::{Stack, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys};
+use driftless_contract::{Hint, InputsRead, ObjectKey, Uid, VERSION, keys};
 use driftless_core::{UpstreamChange, Walk};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use kube::ResourceExt as _;
@@ -17,7 +17,7 @@ use crate::{
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// The digest of a run's inputs; `None` if it has none.
-    pub(crate) async fn inputs_digest(&self, stack_uid: &str, values: &Values) -> Result<Option<String>, Error> {
+    pub(crate) async fn inputs_digest(&self, stack_uid: &Uid, values: &Values) -> Result<Option<String>, Error> {
         if values.is_empty() {
             return Ok(None);
         }
@@ -28,7 +28,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// missing object counts as no change, because a run would only wait for it.
     pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
         let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
-        let uid = stack.uid().unwrap_or_default();
+        let uid = uid_of(&stack);
         let status = stack.status.as_ref().and_then(|status| status.driftless.as_ref());
         let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
             return Ok(());
@@ -56,7 +56,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         match read.await {
             Ok(_) => {
-                let digest = self.inputs_digest(&stack.uid().unwrap_or_default(), &inputs.values()).await?;
+                let digest = self.inputs_digest(&uid_of(stack), &inputs.values()).await?;
                 Ok(Some(digest.unwrap_or_default()))
             }
             Err(Stop::Wait(reason, message)) => {
@@ -94,13 +94,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 }
 
 /// The Stack is a part of the digest, so that equal digests do not reveal which Stacks read the same values.
-fn digest(key: &Key, stack_uid: &str, values: &Values) -> String {
+fn digest(key: &Key, stack_uid: &Uid, values: &Values) -> String {
     let kinds: Vec<_> = values.keys().map(|(kind, ..)| [*kind as u8]).collect();
     let values = kinds
         .iter()
         .zip(values)
         .flat_map(|(kind, ((_, name, key), value))| [kind.as_slice(), name.as_bytes(), key.as_bytes(), value]);
-    base16ct::lower::encode_string(&key.digest([stack_uid.as_bytes()].into_iter().chain(values)))
+    base16ct::lower::encode_string(&key.digest([stack_uid.as_str().as_bytes()].into_iter().chain(values)))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn digest_of_inputs_changes_with_every_part_and_with_the_key() {
         let values = |name: &str, key: &str, value: &str| Values::from([((Kind::Secret, name.into(), key.into()), value.into())]);
-        let digest = |key: &[u8], uid: &str, values: &Values| digest(&Key::new(key).unwrap(), uid, values);
+        let digest = |key: &[u8], uid: &str, values: &Values| digest(&Key::new(key).unwrap(), &uid.into(), values);
         let same = digest(b"k", "uid", &values("db", "password", "hunter2"));
         assert_eq!(same, digest(b"k", "uid", &values("db", "password", "hunter2")));
         // Digests of earlier releases are compared with new ones.

@@ -1,6 +1,6 @@
 //! Reads the facts that `plan_run` needs, each from where it lives.
 
-use driftless_api::{Stack, Update};
+use driftless_api::{Stack, Update, uid_of};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Launch, LaunchHint, Owner,
@@ -27,7 +27,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(settings: &Settings, hint: &LaunchHint, update: Update, now: Timestamp) -> Self {
-        let folder = keys::run(&hint.update.cluster, &update.uid().unwrap_or_default());
+        let folder = keys::run(&hint.update.cluster, &uid_of(&update));
         let facts = RunFacts { object: Object::Found(update.facts(&settings.system_namespace, now)), ..RunFacts::default() };
         Self { update, folder, facts, stack: None, task: None, launch: None }
     }
@@ -88,7 +88,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let Some(reference) = run.update.stack(system) else { return Ok(Standing::Current) };
         run.stack = self.cluster.get::<Stack>(&reference.namespace, &reference.name).await?;
         let Some(stack) = &run.stack else { return Ok(Standing::Foreign) };
-        let of_stack = run.update.run_of(&stack.uid().unwrap_or_default(), system);
+        let of_stack = run.update.run_of(&uid_of(stack), system);
         let is_generation = of_stack.as_ref().map(|of_stack| of_stack.generation) == stack.metadata.generation;
         let is_named = of_stack.is_some() && stack.names(&run.update.name_any());
         let spec = &run.update.spec;

@@ -23,7 +23,7 @@ mod status;
 mod task_folder;
 mod workspace;
 
-use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer};
+use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer, uid_of};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
     Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, RunLimits, TaskSize, TriedArchitecture, VERSION,
@@ -246,7 +246,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 
     async fn hint_recorder(&self, hint: &LaunchHint, update: &Update) -> Result<(), Error> {
-        if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), update.uid()) {
+        if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), Some(uid_of(update))) {
             self.queues.run(&next, 0).await?;
         }
         Ok(())
@@ -280,7 +280,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             Ok(prepared) => prepared,
             Err(Stop::Wait(reason, message)) => {
                 if let Some(offer) = offer {
-                    offer.decline(self.cluster, &update.uid().unwrap_or_default(), self.now).await;
+                    offer.decline(self.cluster, &uid_of(update), self.now).await;
                 }
                 return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
             }

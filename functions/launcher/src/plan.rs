@@ -2,7 +2,7 @@
 
 use driftless_api::{PLAN_POLICIES, Stack, Update, UpdateSpec};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunSource, RunSpec};
+use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunSource, RunSpec, Uid};
 use driftless_core::{Governance, PlanHash};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
@@ -42,7 +42,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             PlanMode::Apply { hash, .. } => Some(hash.clone()),
         };
         spec.plan = Some(PlanRequest {
-            key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_bytes()])),
+            key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_str().as_bytes()])),
             binding: binding(&key, &stack.uid, image, spec),
             tree,
             approved,
@@ -97,7 +97,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
 /// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
 /// covers secret values.
-fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> PlanHash {
+fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, spec: &RunSpec) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
     let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
@@ -130,7 +130,7 @@ fn binding(key: &Key, stack_uid: &str, image: Option<&str>, spec: &RunSpec) -> P
         "inputs": spec.inputs,
         "image": image,
     });
-    PlanHash::from(key.digest([b"binding".as_slice(), stack_uid.as_bytes(), flags.to_string().as_bytes()]))
+    PlanHash::from(key.digest([b"binding".as_slice(), stack_uid.as_str().as_bytes(), flags.to_string().as_bytes()]))
 }
 
 /// Returns whether the Stack may be of that Pulumi stack. An unknown project may be any.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{Stack, Update, UpdateSpec, duration, names};
+use driftless_api::{Stack, Update, UpdateSpec, duration, names, uid_of};
 use driftless_contract::{Launch, Operation, PlanMode, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
@@ -58,8 +58,7 @@ impl Request {
         if let (None, Some(ours)) = (stack, &spec.driftless) {
             spec::check_own(settings, ours)?;
         }
-        let id =
-            |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };
+        let id = |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: uid_of(stack) };
         // Not from a Stack's Update: a user who may edit the Update may lack the right to edit the Stack.
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);

@@ -2,7 +2,7 @@
 
 use driftless_api::OwnSource;
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, keys};
+use driftless_contract::{ArtifactDigest, FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, keys};
 use driftless_core::{FetchFailure, fetch_again};
 use driftless_kubernetes::Cluster;
 use jiff::{SignedDuration, Timestamp};
@@ -57,9 +57,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     /// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is requested
     /// again ten minutes after its rest, because the installation may serve and allow its kind by then.
-    pub(crate) async fn refused_source(&self, source: &ObjectKey, digest: &str) -> Result<Option<String>, Error> {
+    pub(crate) async fn refused_source(&self, source: &ObjectKey, digest: &ArtifactDigest) -> Result<Option<String>, Error> {
         let outcome = self.objects.read(&keys::fetch(source)).await?;
-        let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
+        let outcome = outcome.filter(|outcome| [digest.as_str(), ""].contains(&outcome.subject.as_str()));
         let outcome = outcome.filter(|outcome| self.now.duration_since(outcome.rests_until()) < REFUSED);
         Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
     }

@@ -1,12 +1,12 @@
 //! The spec for the runner, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
+    DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer, uid_of,
 };
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo, RunId,
-    RunSource, RunSpec, SealedInputs, StackId, VERSION,
+    ArtifactDigest, Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
+    ProjectInfo, Revision, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION,
     keys::{self, TreeFolder},
 };
 use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository, run::WaitReason};
@@ -102,7 +102,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
                 // A creation time is rounded down to whole seconds.
                 let since = update.creation_timestamp().map_or(self.now, |created| created.0 + SignedDuration::from_secs(1));
                 match self.own_source(&key, hint.hops, &own, Some(since)).await? {
-                    Source::There(artifact) => Some(fetched(name, &own, artifact)),
+                    Source::There(artifact) => Some(fetched(name, &own, &artifact)),
                     Source::Fetching(words) => return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}"))),
                     Source::Failed { words, .. } => {
                         return Err(Stop::Wait(WaitReason::SourceUnavailable, format!("{of}: {words}")));
@@ -159,7 +159,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let (source, project, tree) = self.source_of_run(hint, &namespace, &ours, &workspace).await?;
 
         let values = inputs.values();
-        let uid = update.uid().unwrap_or_default();
+        let uid = uid_of(update);
         let of = request.stack.as_ref().map_or(&uid, |stack| &stack.uid);
         let digest = self.inputs_digest(of, &values).await?;
 
@@ -243,9 +243,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let (source, digest) = source_of(tree).map_err(Stop::invalid)?;
         let object =
             ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
-        let folder = keys::tree(&object, digest);
+        let folder = keys::tree(&object, &digest);
         let Some(manifest) = self.objects.get(&folder.manifest()).await? else {
-            if let Some(refused) = self.refused_source(&object, digest).await? {
+            if let Some(refused) = self.refused_source(&object, &digest).await? {
                 return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
             }
             // The Updates of one source request it within moments of each other and are deduplicated; a later request must not
@@ -312,16 +312,16 @@ pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(
 const WORKSPACE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
 /// The commit and the tree that were fetched for a Workspace.
-fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: FetchedArtifact) -> (String, Tree) {
+fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: &FetchedArtifact) -> (String, Tree) {
     let (api_version, kind) = WORKSPACE;
     let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: workspace.into() };
     let (reference, repository) = match own {
         OwnSource::Git { url, reference, .. } => (Some((*reference).to_owned()), repository(url)),
         OwnSource::Flux { .. } => (None, None),
     };
-    let (digest, dir) = (Some(artifact.digest), Some(own.dir().to_owned()));
+    let (digest, dir) = (Some(artifact.digest.to_string()), Some(own.dir().to_owned()));
     let tree = Tree { digest, dir, reference, repository, source: Some(source), ..Tree::default() };
-    (artifact.revision, tree)
+    (artifact.revision.to_string(), tree)
 }
 
 /// The spec of a Workspace for a run, and a Stack's tree. For a Workspace's own source see [`Workspace::own_source`].
@@ -337,8 +337,8 @@ fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let tree = ours.tree.as_ref();
     let text = |field: fn(&Tree) -> &Option<String>| tree.and_then(|tree| field(tree).as_deref());
     let dir = text(|tree| &tree.dir).unwrap_or_default();
-    let commit = ours.commit.as_deref().unwrap_or_default();
-    let variables = git_variables(commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
+    let commit = ours.commit.as_ref().map(Revision::from).unwrap_or_default();
+    let variables = git_variables(&commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
     variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false, below_identity: true })
 }
 
@@ -353,12 +353,13 @@ fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
 }
 
 /// The object and the digest that a tree is stored under.
-fn source_of(tree: &Tree) -> Result<(&ObjectReference, &str), String> {
+fn source_of(tree: &Tree) -> Result<(&ObjectReference, ArtifactDigest), String> {
     let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
         return Err("spec.driftless.tree requires source and digest".into());
     };
+    let digest = ArtifactDigest::from(digest);
     let wrong = invalid_object("spec.driftless.tree.source", &source.api_version, &source.kind, &source.name)
-        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest));
+        .or_else(|| invalid_digest("spec.driftless.tree.digest", &digest));
     wrong.map_or(Ok((source, digest)), Err)
 }
 
@@ -469,7 +470,7 @@ mod tests {
                 namespace: "n".into(),
                 name: "b".into(),
             };
-            let folder = keys::tree(&source, "sha256:0");
+            let folder = keys::tree(&source, &"sha256:0".into());
             world.drive(world.put(&folder.pack(), pack)).unwrap().unwrap();
             let settings = crate::tests::settings();
             let launcher = crate::tests::launcher(&world, &settings);

@@ -1,15 +1,14 @@
 //! Fills the folder of a task.
 
-use driftless_api::Update;
+use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
+    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, Uid, VERSION,
     keys::{self, TaskFolder},
     to_json,
 };
 use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
-use kube::ResourceExt as _;
 
 use crate::{
     Error, Launcher, Stop,
@@ -80,7 +79,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     /// Deletes the secrets in a task's folder if the outcome was recorded in the meantime, because the recorder had cleared the
     /// folder before they were written. Returns whether it was.
-    async fn clear_if_ended(&self, update: &ObjectKey, uid: &str, folder: &TaskFolder) -> Result<bool, Error> {
+    async fn clear_if_ended(&self, update: &ObjectKey, uid: &Uid, folder: &TaskFolder) -> Result<bool, Error> {
         let over = self.objects.exists(&keys::run(&update.cluster, uid).outcome()).await?;
         if over {
             self.objects.delete_all(&[&folder.spec(), &folder.identity()]).await?;
@@ -128,7 +127,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let account = identity::account(self.cluster, &snapshot.namespace, &snapshot.workspace, &mounted).await?;
         let tokens = identity::tokens(self.cluster, &account, self.settings.token_seconds).await.map_err(identity::refused)?;
         self.objects.write(&folder.identity(), &tokens).await?;
-        self.clear_if_ended(&hint.update, &update.uid().unwrap_or_default(), &folder).await?;
+        self.clear_if_ended(&hint.update, &uid_of(update), &folder).await?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Carries out a plan, commits first.
 
-use driftless_api::{Stack, Update, Workspace, finalizer, names};
+use driftless_api::{Stack, Update, Workspace, finalizer, names, uid_of};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
 use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef, refused, violations};
@@ -119,11 +119,11 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                 }
                 Effect::RequestReconcile { stack: name, request } => self.request_reconcile(hint, &stack, name, request).await?,
                 Effect::Event { event_type, reason, note, revision } => {
-                    self.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), self.now).await;
+                    self.cluster.event(&stack, *event_type, *reason, note, revision.as_ref(), self.now).await;
                 }
                 Effect::DeleteStack => self.delete_expired(&stack).await?,
                 Effect::RemoveFinalizer => {
-                    let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
+                    let (cluster, uid) = (&hint.object.cluster, uid_of(&stack));
                     let id = StackId { namespace: hint.object.namespace.clone(), uid };
                     self.objects.delete(&keys::inputs(cluster, &id.uid)).await?;
                     self.objects.delete(&keys::outputs(cluster, &id.uid)).await?;

@@ -71,13 +71,13 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
         let source = key(hint, stack);
         let known = self.fetch_outcome(&source, &git.fingerprint).await?.and_then(|outcome| outcome.artifact);
-        let known = known.map_or_else(String::new, |FetchedArtifact { revision, .. }| revision);
+        let known = known.map(|FetchedArtifact { revision, .. }| revision).unwrap_or_default();
         if known == commit {
             tracing::info!(stack = %source, commit, "push skipped: its commit is already known");
             return Ok(());
         }
         // A replayed push finds either that the commit is known or, for five minutes, that its request is a duplicate.
-        let deduplication = keys::hash(&[&source.to_string(), pushed, &known]);
+        let deduplication = keys::hash(&[&source.to_string(), pushed, known.as_str()]);
         self.request_fetch(hint, source, &deduplication).await
     }
 }

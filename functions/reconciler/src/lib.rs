@@ -14,7 +14,7 @@ mod load;
 
 use std::mem;
 
-use driftless_api::{PodFields, Source, Stack, StackReference, Update};
+use driftless_api::{PodFields, Source, Stack, StackReference, Update, uid_of};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_RETRY_SECONDS, keys};
 use driftless_core::{
@@ -219,7 +219,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                     facts.named = Some(stack.is_some_and(|stack| stack.names(&hint.object.name)));
                 }
                 Err(_) => {
-                    let outcome = keys::run(&hint.object.cluster, &update.uid().unwrap_or_default()).outcome();
+                    let outcome = keys::run(&hint.object.cluster, &uid_of(&update)).outcome();
                     facts.outcome = Some(self.objects.exists(&outcome).await?);
                 }
             }

@@ -5,17 +5,17 @@ use std::sync::{Mutex, PoisonError};
 use driftless_api::{
     PLAN_POLICIES, POLICY, Program, Source, Stack, Update,
     facts::{self, Compared, Facts, Fetch, Found},
+    uid_of,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
 use driftless_core::{
-    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash,
-    paths,
+    ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack,
+    TreeState, hash, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, Manifest};
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 
 use crate::{Error, Reconciler};
 
@@ -111,7 +111,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     async fn outcome(&self, update: &Update) -> Result<Option<RunOutcome>, Error> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner).push(update.clone());
         // The Update's status is a view for people. What happened is in the bucket.
-        let key = keys::run(self.cluster, &update.uid().unwrap_or_default()).outcome();
+        let key = keys::run(self.cluster, &uid_of(update)).outcome();
         Ok(self.reconciler.objects.read(&key).await?.map(run_outcome))
     }
 
@@ -130,7 +130,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         &self,
         stack: &CoreStack,
         source: &SourceRef,
-        digest: &str,
+        digest: &ArtifactDigest,
         now: Timestamp,
     ) -> Result<Option<TreeState>, Error> {
         let manifest = keys::tree(&self.key(stack, source), digest).manifest();

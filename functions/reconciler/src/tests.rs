@@ -120,7 +120,7 @@ fn world(said: Said) -> World {
         "status": { "conditions": said.complete.then_some(condition).into_iter().collect::<Vec<_>>() },
     }));
     if said.outcome {
-        let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
+        let outcome = format!("{}outcome", keys::run(CLUSTER, &"uid".into()));
         world.drive(world.put(&outcome, b"{}".to_vec())).unwrap().unwrap();
     }
     world
@@ -224,7 +224,10 @@ fn dependents_are_hinted_after_a_crash_at_any_call() {
     });
     for calls in 0.. {
         let world = world(Said { current: true, ..RECORDED });
-        world.drive(world.put(&format!("{}outcome", keys::run(CLUSTER, "uid")), to_json(&outcome).into())).unwrap().unwrap();
+        world
+            .drive(world.put(&format!("{}outcome", keys::run(CLUSTER, &"uid".into())), to_json(&outcome).into()))
+            .unwrap()
+            .unwrap();
         world.insert(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": "n", "name": "dependent" },
             "spec": { "stack": "dev", "programRef": { "name": "p" } }, "status": { "driftless": { "waitsFor": "s" } },

@@ -2,7 +2,7 @@
 
 use driftless_api::{Update, UpdateSpec};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{AuditRecord, Launch, Outcome, PlanMode, PlanRecord, VERSION, Verdict, keys};
+use driftless_contract::{ArtifactDigest, AuditRecord, Launch, Outcome, PlanMode, PlanRecord, Revision, VERSION, Verdict, keys};
 use driftless_kubernetes::Cluster;
 use kube::ResourceExt as _;
 
@@ -49,8 +49,8 @@ fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outc
         operation: spec.operation,
         preview: outcome.preview,
         targets: spec.target,
-        commit: ours.commit,
-        digest: ours.tree.and_then(|tree| tree.digest),
+        commit: ours.commit.map(Revision::from),
+        digest: ours.tree.and_then(|tree| tree.digest).map(ArtifactDigest::from),
         plan: outcome.plan.as_ref().map(|plan| plan.hash.clone()),
         approved_by: mode.and_then(PlanMode::approved_by),
         task: task.map(ToOwned::to_owned),

@@ -2,7 +2,7 @@
 
 use driftless_api::{Stack, StackReference, StackSpec, Update};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::Outcome;
+use driftless_contract::{Outcome, Revision};
 use driftless_kubernetes::{Cluster, EventReason, EventType};
 
 use crate::{Recorder, Settings};
@@ -15,11 +15,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         let notes: Vec<_> =
             failed.chain(pending(&outcome.pending_operations).map(|note| (EventReason::PendingOperations, note))).collect();
         let stack = stack_of(update, self.settings);
-        let revision = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_deref()).filter(|commit| !commit.is_empty());
+        let commit = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_ref());
+        let revision = commit.map(Revision::from).filter(|commit| !commit.is_empty());
         for (reason, note) in notes {
-            self.cluster.event(update, EventType::Warning, reason, &note, revision, self.now).await;
+            self.cluster.event(update, EventType::Warning, reason, &note, revision.as_ref(), self.now).await;
             if let Some(stack) = &stack {
-                self.cluster.event(stack, EventType::Warning, reason, &note, revision, self.now).await;
+                self.cluster.event(stack, EventType::Warning, reason, &note, revision.as_ref(), self.now).await;
             }
         }
     }

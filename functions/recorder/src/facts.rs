@@ -1,14 +1,13 @@
 //! Reads the facts that `plan_run` needs, each from where it lives.
 
-use driftless_api::Update;
+use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Launch, ObjectKey, Outcome, Owner, RunHint, RunId,
+    Claim, Launch, ObjectKey, Outcome, Owner, RunHint, RunId, Uid,
     keys::{self, RunFolder, TaskFolder},
 };
 use driftless_core::run::{Need, Object, Question, RunFacts, TaskFacts, TaskResult};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
-use kube::ResourceExt as _;
 
 use crate::{Error, Recorder, Settings, outcome::is_interrupted};
 
@@ -28,7 +27,7 @@ pub(crate) struct Run {
     /// The recorded outcome.
     pub(crate) outcome: Option<Outcome>,
     key: ObjectKey,
-    uid: String,
+    uid: Uid,
 }
 
 impl Run {
@@ -42,7 +41,7 @@ impl Run {
 
     /// The run, as recorded by its launch.
     pub(crate) fn id(&self) -> RunId {
-        let without_launch = || RunId { update: self.key.clone(), uid: self.uid.clone(), claim: String::new() };
+        let without_launch = || RunId { update: self.key.clone(), uid: self.uid.clone(), claim: Claim::default() };
         self.launch.as_ref().map_or_else(without_launch, |launch| launch.run.clone())
     }
 }
@@ -60,8 +59,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             }
             update => (update?, true),
         };
-        let update = update.filter(|update| hint.uid.is_none() || update.uid() == hint.uid);
-        let Some(uid) = hint.uid.clone().or_else(|| update.as_ref()?.uid()) else { return Ok(None) };
+        let update = update.filter(|update| hint.uid.as_ref().is_none_or(|uid| *uid == uid_of(update)));
+        let Some(uid) = hint.uid.clone().or_else(|| update.as_ref().map(uid_of)) else { return Ok(None) };
         let object = match &update {
             Some(update) => Object::Found(update.facts(&self.settings.system_namespace, self.now)),
             None if is_readable => Object::Gone,

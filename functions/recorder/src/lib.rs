@@ -19,7 +19,7 @@ mod report;
 mod status;
 mod stop;
 
-use driftless_api::Update;
+use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
     MAX_HOPS, Owner, RunHint, RunMessage, TaskRun, VERSION,
@@ -29,7 +29,6 @@ use driftless_core::run::{Need, RunPlan, plan_run, run_violations};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 
 /// The settings of an installation.
 #[derive(Clone, Debug)]
@@ -167,8 +166,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// Shows the progress of a run that a task owns.
     async fn publish_progress(&self, hint: &RunHint) -> Result<(), Error> {
         let update = self.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
-        let Some(update) = update.filter(|update| update.uid() == hint.uid) else { return Ok(()) };
-        let folder = keys::run(&hint.update.cluster, hint.uid.as_deref().unwrap_or_default());
+        let Some(update) = update.filter(|update| hint.uid.as_ref() == Some(&uid_of(update))) else { return Ok(()) };
+        let folder = keys::run(&hint.update.cluster, &uid_of(&update));
         let Some(Owner { task: Some(arn), at, .. }) = self.objects.read(&folder.owner()).await? else { return Ok(()) };
         let task = keys::task(&self.settings.task_role_id, &arn);
         self.show_progress(update, &task, at).await

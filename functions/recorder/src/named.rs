@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_api::{Stack, StackOutputs, Update, names};
+use driftless_api::{Stack, StackOutputs, Update, names, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Outcome, OutputObjects, OutputValue, VERSION, Verdict, keys};
 use driftless_core::{ExistingOutputs, Operation, Output, OutputKind, OutputStep, output_data, output_step};
@@ -93,7 +93,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         let stack = events::stack_of(update, self.settings).filter(|stack| stack.namespace() == update.namespace());
         let (Some(stack), true, Verdict::Succeeded {}) = (stack, is_up, &outcome.verdict) else { return Ok(()) };
         let wanted = update.spec.driftless.as_ref().map_or(&[][..], |ours| &ours.outputs);
-        let list = keys::outputs(&outcome.run.update.cluster, &stack.uid().unwrap_or_default());
+        let list = keys::outputs(&outcome.run.update.cluster, &uid_of(&stack));
         let before = self.objects.read(&list).await?.map_or_else(BTreeSet::new, |read| read.objects);
         let named: BTreeSet<_> = wanted.iter().map(|object| (object.kind, object.name.clone())).collect();
         let all: BTreeSet<_> = before.union(&named).cloned().collect();

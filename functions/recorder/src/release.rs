@@ -62,10 +62,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             let left = Resources { version: VERSION, count: u32::try_from(count).unwrap_or(u32::MAX) };
             self.objects.write(&keys::resources(&update.cluster, claim), &left).await?;
         }
-        let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);
+        let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(uid.as_str());
         let mut tries = TRIES;
         loop {
-            let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, claim).await?;
+            let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, claim.as_str()).await?;
             // A recorder that was interrupted before the Update was complete may have deleted the Lease and woken no Update.
             let Some(lease) = lease.filter(held) else { return Ok(of.is_none_or(|update| !update.is_complete())) };
             tries -= 1;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use driftless_api::names;
 use driftless_aws::Queues;
-use driftless_contract::{ObjectKey, RunHint};
+use driftless_contract::{ObjectKey, RunHint, Uid};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,18 +21,18 @@ pub(crate) async fn hint_lost<C: Cluster, Q: Queues>(
     cluster: &C,
     queues: &Q,
     system_namespace: &str,
-    unfinished: &HashSet<String>,
+    unfinished: &HashSet<Uid>,
     now: Timestamp,
 ) -> Result<usize, Error> {
     let mut sent = 0;
     let mut pages = Pages::<_, Lease>::new(cluster, Some(system_namespace), Selector::All);
     while let Some(page) = pages.next().await? {
-        let lost = page.iter().filter_map(|lease| holder(lease, now)).filter(|(uid, ..)| !unfinished.contains(*uid));
+        let lost = page.iter().filter_map(|lease| holder(lease, now)).filter(|(uid, ..)| !unfinished.contains(uid));
         for (uid, namespace, update) in lost {
             let [cluster, api_version, kind, namespace, name] =
                 [name, "auto.pulumi.com/v1alpha1", "Update", namespace, update].map(ToOwned::to_owned);
             let update = ObjectKey { cluster, api_version, kind, namespace, name };
-            if let Some(hint) = RunHint::after(0, update, Some(uid.to_owned())) {
+            if let Some(hint) = RunHint::after(0, update, Some(uid)) {
                 queues.run(&hint, 0).await?;
                 sent += 1;
             }
@@ -42,11 +42,11 @@ pub(crate) async fn hint_lost<C: Cluster, Q: Queues>(
 }
 
 /// The uid, the namespace and the name of the Update that holds a claim.
-fn holder(lease: &Lease, now: Timestamp) -> Option<(&str, &str, &str)> {
+fn holder(lease: &Lease, now: Timestamp) -> Option<(Uid, &str, &str)> {
     let created = lease.metadata.creation_timestamp.as_ref()?.0;
     let uid = lease.spec.as_ref()?.holder_identity.as_deref()?;
     let (namespace, name) = lease.annotations().get(names::UPDATE)?.split_once('/')?;
-    (now.duration_since(created) > SETTLED_AFTER).then_some((uid, namespace, name))
+    (now.duration_since(created) > SETTLED_AFTER).then(|| (uid.into(), namespace, name))
 }
 
 #[cfg(test)]
@@ -70,12 +70,15 @@ mod tests {
         }
         let slots = json!({ "namespace": "system", "name": "driftless-admissions" });
         world.insert(json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": slots }));
-        let unfinished = HashSet::from(["2".to_owned()]);
+        let unfinished = HashSet::from(["2".into()]);
         let hint = || world.drive(hint_lost(CLUSTER, &world, &world, "system", &unfinished, world.now())).unwrap().unwrap();
         assert_eq!(hint(), 0, "they are young");
         world.advance(SignedDuration::from_mins(2));
         assert_eq!(hint(), 1);
         let [Message::Run(RunMessage::Hint(sent))] = &world.sent()[..] else { panic!("{:?}", world.sent()) };
-        assert_eq!((&*sent.update.namespace, &*sent.update.name, sent.uid.as_deref()), ("team", "lost", Some("1")));
+        assert_eq!(
+            (&*sent.update.namespace, &*sent.update.name, sent.uid.as_ref().map(Uid::as_str)),
+            ("team", "lost", Some("1"))
+        );
     }
 }

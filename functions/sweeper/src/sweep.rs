@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
-use driftless_api::{Stack, Update, Workspace};
+use driftless_api::{Stack, Update, Workspace, uid_of};
 use driftless_aws::Queues;
 use driftless_contract::{Hint, ObjectKey};
 use driftless_core::{Stack as CoreStack, due, its_turn, run::UpdateFacts};
@@ -84,7 +84,7 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
             match pages.next().await {
                 Ok(None) => break true,
                 Ok(Some(page)) => {
-                    unfinished.extend(page.iter().map(|update| uid(update).to_owned()));
+                    unfinished.extend(page.iter().map(uid_of));
                     self.count(&page);
                     self.hint(page.iter().filter(|update| self.is_due_update(update, 1, self.now))).await;
                 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, process::ExitCode};
 
 use clap::CommandFactory as _;
-use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
+use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot, uid_of};
 use driftless_core::{Operation, RunState, SourceRef, SourceState, Stack as CoreStack, run::Standing};
 use driftless_doctor::{Level, tools::Kubectl};
 use jiff::Timestamp;
@@ -320,7 +320,7 @@ pub(crate) async fn explanation(cluster: &Cluster, stack: &Stack, system_namespa
 async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str, now: Timestamp) -> Result<Standing> {
     let Some(reference) = update.stack(system_namespace) else { return Ok(Standing::Current) };
     let stack: Option<Stack> = cluster.find(&reference.namespace, &reference.name).await?;
-    let Some(stack) = stack.filter(|stack| stack.uid().as_ref() == Some(&reference.uid)) else {
+    let Some(stack) = stack.filter(|stack| uid_of(stack) == *reference.uid) else {
         return Ok(Standing::Foreign);
     };
     let generation = update.spec.driftless.as_ref().and_then(|ours| ours.stack_generation);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use driftless_api::{Stack, Update};
-use driftless_core::{DriftVerdict, LastUpdateState, Operation, PlanState, Stack as CoreStack, summary};
+use driftless_core::{DriftVerdict, LastUpdateState, Operation, PlanState, Revision, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub struct Run {
     /// When it ended.
     pub ended: Option<Timestamp>,
     /// The revision of the source that it ran, if its Update says so.
-    pub revision: String,
+    pub revision: Revision,
     /// The differences in a line.
     pub summary: String,
     /// The number of resources by operation, `same` included.
@@ -136,7 +136,7 @@ fn run(update: &Update, log: &str) -> Run {
         update: update.name_any(),
         hash: None,
         ended: view::times(update).1,
-        revision: view::revision(update).unwrap_or_default().to_owned(),
+        revision: view::revision(update).unwrap_or_default().into(),
         summary,
         unnamed: (count - i64::try_from(resources.len()).unwrap_or(i64::MAX)).max(0),
         changes,
@@ -221,7 +221,7 @@ fn drift(stack: &CoreStack) -> Option<Run> {
         update: status.last.clone().unwrap_or_default(),
         hash: None,
         ended: status.checked,
-        revision: String::new(),
+        revision: Revision::default(),
         summary,
         changes: BTreeMap::new(),
         unnamed: found.map_or(0, |drift| i64::from(drift.count)) - i64::try_from(resources.len()).unwrap_or_default(),
@@ -306,7 +306,7 @@ pub fn render(diff: &Diff, style: Style, now: Timestamp) -> String {
             Kind::Update => "update",
             Kind::DriftCheck => "drift check",
         };
-        let revision = if run.revision.is_empty() { String::new() } else { format!(" of {}", short(&run.revision)) };
+        let revision = if run.revision.is_empty() { String::new() } else { format!(" of {}", short(run.revision.as_str())) };
         let ended = run.ended.map(|at| format!(", {} ago", age(at, now))).unwrap_or_default();
         let tone = if run.differs == Some(false) { Tone::Plain } else { Tone::Bad };
         let _ = writeln!(

@@ -165,7 +165,7 @@ fn rest(stack: &Stack) -> String {
             let commit = if last.last_successful_commit.is_empty() {
                 String::new()
             } else {
-                format!(" and {}", short(&last.last_successful_commit))
+                format!(" and {}", short(last.last_successful_commit.as_str()))
             };
             format!("the last update matches generation {}{commit}", last.generation)
         }
@@ -193,7 +193,7 @@ fn effect(effect: &Effect) -> Option<String> {
         Effect::Fetch(source) => format!("it requests a fetch of {}", source_name(source)),
         Effect::Run(new) => {
             let revision =
-                if new.current.commit.is_empty() { String::new() } else { format!(" of {}", short(&new.current.commit)) };
+                if new.current.commit.is_empty() { String::new() } else { format!(" of {}", short(new.current.commit.as_str())) };
             format!("it starts {}{revision} as Update {}: {}", new.operation.as_str(), new.current.name, new.message)
         }
         Effect::Propose(new) => format!("it makes a plan as Update {}", new.current.name),
@@ -239,7 +239,7 @@ fn next(snapshot: &Snapshot, planned: Option<Timestamp>, now: Timestamp) -> Next
         _ => {
             let turn = (1..=PERIOD_SECONDS / TICK_SECONDS)
                 .filter_map(tick)
-                .find(|at| its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, 1, *at));
+                .find(|at| its_turn(stack.uid.as_str(), PERIOD_SECONDS, TICK_SECONDS, 1, *at));
             (turn, "its time in the sweep with the default LookPeriodSeconds of 600, or earlier after an event")
         }
     };
@@ -265,7 +265,7 @@ fn stack_facts(snapshot: &Snapshot, update: Option<&Update>, now: Timestamp) -> 
     facts.extend(spec.sources.iter().map(|source| {
         let state = match &snapshot.source {
             _ if matches!(snapshot.run, RunState::Live(..)) => "not read while a run is in progress".to_owned(),
-            Some(SourceState::Artifact { revision, .. }) => format!("offers {}", short(revision)),
+            Some(SourceState::Artifact { revision, .. }) => format!("offers {}", short(revision.as_str())),
             Some(SourceState::NotFound) => "not found".into(),
             Some(SourceState::NoArtifact { why }) => format!("has no artifact: {why}").trim_end_matches(": ").to_owned(),
             Some(SourceState::Unfit { why }) => format!("cannot be used: {why}"),
@@ -302,7 +302,7 @@ fn stack_facts(snapshot: &Snapshot, update: Option<&Update>, now: Timestamp) -> 
 fn last_update(last: &LastUpdate, now: Timestamp) -> String {
     let operation = last.operation.map_or("update", driftless_core::Operation::as_str);
     let ago = last.last_resync_time.map(|at| format!(" {} ago", age(at, now))).unwrap_or_default();
-    let commit = short(&last.last_attempted_commit);
+    let commit = short(last.last_attempted_commit.as_str());
     let commit = if commit.is_empty() { commit } else { format!(" of {commit}") };
     let failures = if last.failures > 0 { format!(", {} counted failures", last.failures) } else { String::new() };
     format!("{operation}{commit} {}{ago}{failures}", view::last_state(last.state))

@@ -10,7 +10,8 @@ use driftless_api::{
     facts::{Compared, Facts, Fetch, Found},
 };
 use driftless_core::{
-    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState, paths,
+    ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState,
+    paths,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -72,11 +73,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The digest of the tree that the Stack's last run used, and the digest of its paths.
-    async fn last_tree(&self, stack: &CoreStack) -> Option<(String, Option<String>)> {
+    async fn last_tree(&self, stack: &CoreStack) -> Option<(ArtifactDigest, Option<String>)> {
         // A Workspace that the user may not read leaves the tree unknown.
         let workspace = self.cluster.find::<Workspace>(&stack.namespace, &stack.name).await;
         let tree = workspace.ok().flatten().and_then(|workspace| workspace.spec.driftless?.tree);
-        tree.and_then(|tree| Some((tree.digest?, tree.scope)))
+        tree.and_then(|tree| Some((tree.digest?.into(), tree.scope)))
     }
 }
 
@@ -150,9 +151,9 @@ impl Facts for Reader<'_> {
         Ok(Some(Fetch { artifact: Some((commit, digest)), at, ..Fetch::default() }))
     }
 
-    async fn tree(&self, stack: &CoreStack, _: &SourceRef, digest: &str, _: Timestamp) -> Result<Option<TreeState>> {
+    async fn tree(&self, stack: &CoreStack, _: &SourceRef, digest: &ArtifactDigest, _: Timestamp) -> Result<Option<TreeState>> {
         match self.last_tree(stack).await {
-            Some((last, scope)) if last == digest => {
+            Some((last, scope)) if last == *digest => {
                 let scope = scope.filter(|_| !paths(stack).is_empty());
                 Ok(Some(TreeState::Stored { project: Project::There, scope }))
             }

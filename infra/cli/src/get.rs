@@ -1,7 +1,7 @@
 //! `get`: Stacks at a glance.
 
 use driftless_api::Stack;
-use driftless_core::Stack as CoreStack;
+use driftless_core::{Revision, Stack as CoreStack};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Row {
     /// The message of its condition.
     pub message: String,
     /// The revision that ran last.
-    pub last_commit: String,
+    pub last_commit: Revision,
     /// `yes`, `no`, `unknown` or `-`.
     pub drift: String,
     /// When its last update was recorded.
@@ -75,7 +75,7 @@ pub fn render(rows: &[Row], all_namespaces: bool, style: Style, now: Timestamp) 
             plain(&row.name),
             (tone, ready.to_owned()),
             (tone, row.state.clone()),
-            plain(&short(&row.last_commit)),
+            plain(&short(row.last_commit.as_str())),
             (drift_tone, row.drift.clone()),
             plain(&age),
         ];

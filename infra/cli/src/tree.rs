@@ -48,7 +48,7 @@ pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], other
             _ => format!("{kind} {name}"),
         };
         let (tone, detail) = match source {
-            Some(SourceState::Artifact { revision, .. }) => (Tone::Plain, format!("offers {}", short(revision))),
+            Some(SourceState::Artifact { revision, .. }) => (Tone::Plain, format!("offers {}", short(revision.as_str()))),
             Some(SourceState::NotFound) => (Tone::Bad, "not found".into()),
             Some(SourceState::NoArtifact { why }) if why.is_empty() => (Tone::Bad, "has no artifact".into()),
             Some(SourceState::NoArtifact { why }) => (Tone::Bad, format!("has no artifact: {why}")),

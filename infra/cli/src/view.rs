@@ -1,6 +1,6 @@
 //! What a Stack and an Update show of themselves.
 
-use driftless_api::{DriftlessUpdateStatus, Stack, Update, names};
+use driftless_api::{DriftlessUpdateStatus, Stack, Update, names, uid_of};
 use driftless_core::{DriftVerdict, LastUpdateState, Operation, Readiness, Stack as CoreStack};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -125,12 +125,12 @@ pub fn revision(update: &Update) -> Option<&str> {
 /// The Updates of a Stack, the newest first: its own, and those made by hand in its Workspace.
 #[must_use]
 pub fn updates_of(stack: &Stack, all: Vec<Update>) -> Vec<Update> {
-    let uid = stack.uid().unwrap_or_default();
+    let uid = uid_of(stack);
     let workspace = stack.name_any();
     let mut found: Vec<_> = all
         .into_iter()
         .filter(|update| {
-            update.owner_references().iter().any(|owner| owner.uid == uid)
+            update.owner_references().iter().any(|owner| uid == *owner.uid)
                 || update.spec.workspace_name.as_ref() == Some(&workspace)
         })
         .collect();

@@ -35,7 +35,7 @@ pub fn applied(stack: &Stack, commit: Option<&str>) -> Result<bool> {
     let LastUpdate { state, operation, last_attempted_commit, last_successful_commit, message, name, .. } = last;
     match state {
         LastUpdateState::Succeeded => {
-            let is_commit = commit.is_none_or(|commit| is_commit(last_successful_commit, commit));
+            let is_commit = commit.is_none_or(|commit| is_commit(last_successful_commit.as_str(), commit));
             let is_applied = is_commit && is_current;
             if is_applied && *operation == Some(Operation::Preview) {
                 let name = &core.name;
@@ -46,7 +46,7 @@ pub fn applied(stack: &Stack, commit: Option<&str>) -> Result<bool> {
         // The platform failed, not the commit: the run is repeated.
         LastUpdateState::Failed if core.status.platform_failures.is_some() => Ok(false),
         LastUpdateState::Failed => {
-            let is_commit = commit.is_none_or(|commit| is_commit(last_attempted_commit, commit));
+            let is_commit = commit.is_none_or(|commit| is_commit(last_attempted_commit.as_str(), commit));
             if is_commit && is_current { Err(Error::failed(format!("Update {name} failed: {message}"))) } else { Ok(false) }
         }
         LastUpdateState::Unknown => Ok(false),
@@ -93,7 +93,7 @@ pub async fn until_applied(
         }
         let core = CoreStack::from(&stack);
         let (_, state, message) = view::state(&core);
-        let last = core.status.last_update.as_ref().map(|last| short(&last.last_attempted_commit));
+        let last = core.status.last_update.as_ref().map(|last| short(last.last_attempted_commit.as_str()));
         let seen = match last.filter(|_| message.is_empty()) {
             Some(last) => format!("{state}, its last update ran {last}"),
             None if message.is_empty() => state,

@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, future::Future};
 
 use driftless_core::{
-    FetchFailure, GitSource, Governance, Guard, Inputs, MAX_PREREQUISITES, PlanHash, PlannedChanges, Prerequisite, Readiness,
-    RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, Walk, has_unmet, invalid_digest,
-    is_synced, observe, paths,
+    ArtifactDigest, FetchFailure, GitSource, Governance, Guard, Inputs, MAX_PREREQUISITES, PlanHash, PlannedChanges,
+    Prerequisite, Readiness, Revision, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack, Sync,
+    TreeState, Walk, has_unmet, invalid_digest, is_synced, observe, paths,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -31,7 +31,7 @@ pub enum Found<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Fetch {
     /// Revision and digest of a source for which no Kubernetes object states them.
-    pub artifact: Option<(String, String)>,
+    pub artifact: Option<(Revision, ArtifactDigest)>,
     /// When the fetch began; for a source that rests after a slow fetch, the end of its rest.
     pub at: Timestamp,
     /// How the fetch failed: whether the same content always fails, and the message.
@@ -85,7 +85,7 @@ pub trait Facts {
         &self,
         stack: &CoreStack,
         source: &SourceRef,
-        digest: &str,
+        digest: &ArtifactDigest,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
     /// Whether the cluster enforces who may approve.
@@ -213,7 +213,7 @@ async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Ti
     };
     let Some(run) = update.run_of(&stack.uid, facts.system_namespace()) else {
         // Another operator created it for this Stack: its own statements are no facts, and it is never run.
-        let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| owner.uid == stack.uid);
+        let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| stack.uid == *owner.uid);
         return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };
     if let Some(outcome) = facts.outcome(&update).await? {
@@ -264,7 +264,7 @@ async fn source<F: Facts>(
                 return Ok((state, stored, inputs));
             }
             known = inputs;
-            digest
+            digest.as_str()
         }
         (SourceState::Unknown { .. }, SourceRef::Git(git)) => &git.fingerprint,
         (SourceState::Unknown { subject }, _) => subject,

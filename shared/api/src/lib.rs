@@ -50,7 +50,7 @@ pub use program::{
     ResourceGetter, ResourceOptions,
 };
 pub use shape::PodFields;
-pub use shared::{ObjectReference, ProjectInfo, duration};
+pub use shared::{ObjectReference, ProjectInfo, duration, uid_of};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,
     FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, PlatformFailures, Prerequisite, ProgramReference,

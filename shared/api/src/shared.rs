@@ -1,4 +1,6 @@
+use driftless_core::Uid;
 use jiff::SignedDuration;
+use kube::ResourceExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,12 @@ pub struct ProjectInfo {
     pub name: String,
     /// Name of the runtime, such as `nodejs`.
     pub runtime: String,
+}
+
+/// The UID of an object; empty for one that is not stored.
+#[must_use]
+pub fn uid_of(object: &impl ResourceExt) -> Uid {
+    object.uid().map(Uid::from).unwrap_or_default()
 }
 
 /// Parses a duration in the form of PKO's fields: `24h`, `1h30m0s`, `1.5h`. `None` if it is invalid or negative.

@@ -139,7 +139,7 @@ impl StackPlan {
         let Wish { operation, commit, generation, reconcile_request, refresh } = &proposal.wish;
         let plan = Self {
             approved_by: proposal.by.clone(),
-            commit: some(commit),
+            commit: some(commit.as_str()),
             demanded_by: proposal.demanded.clone().map(super::convert::cut),
             expires_at: proposal.expires.map(Time),
             failures: Some(proposal.failures).filter(|failures| *failures > 0),
@@ -198,7 +198,7 @@ impl StackPlan {
             plan: self.planned(),
             wish: Wish {
                 operation: self.operation(),
-                commit: self.commit.clone().unwrap_or_default(),
+                commit: self.commit.as_ref().map(Into::into).unwrap_or_default(),
                 generation: self.generation?,
                 reconcile_request: self.reconcile_request.clone().unwrap_or_default(),
                 refresh: self.refresh.unwrap_or_default(),

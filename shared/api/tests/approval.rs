@@ -109,8 +109,8 @@ fn proposal_has_the_flags_of_the_run_that_applies_it() {
         (spec.target, spec.target_dependents, spec.refresh, spec.replace, spec.continue_on_error, spec.run_program)
     };
     assert_eq!(flags(&proposal), flags(&run));
-    assert_eq!(run.run_of("u", "driftless").unwrap().plan, PlanHash::parse(&hash()));
-    assert_eq!(proposal.run_of("u", "driftless").unwrap().plan, None);
+    assert_eq!(run.run_of(&"u".into(), "driftless").unwrap().plan, PlanHash::parse(&hash()));
+    assert_eq!(proposal.run_of(&"u".into(), "driftless").unwrap().plan, None);
 }
 
 #[test]
@@ -136,5 +136,5 @@ fn proposal_of_a_destroy_changes_nothing() {
     // In a terminating namespace.
     let elsewhere = proposal.elsewhere(&stack, "driftless");
     assert!(elsewhere.spec.is_proposal() && elsewhere.metadata.namespace.as_deref() == Some("driftless"));
-    assert_eq!(elsewhere.run_of("u", "driftless").unwrap().operation, Operation::Destroy);
+    assert_eq!(elsewhere.run_of(&"u".into(), "driftless").unwrap().operation, Operation::Destroy);
 }

@@ -198,7 +198,7 @@ fn state(metadata: &Value, spec: &Value, conditions: &[(&str, &str, i64)], artif
         json!({ "metadata": { "name": "app", "namespace": "team", "generation": 2 }, "spec": spec, "status": status });
     object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
     match SourceState::from(&source(&object)) {
-        SourceState::Artifact { revision, polled: None, .. } => Ok(revision),
+        SourceState::Artifact { revision, polled: None, .. } => Ok(revision.to_string()),
         SourceState::NoArtifact { why } => Err(format!("no artifact: {why}")),
         SourceState::Unfit { why } => Err(why),
         other => Err(format!("{other:?}")),
@@ -258,7 +258,8 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         unstable: leaves(3),
         made_at: at,
     };
-    let wish = Wish { operation: Operation::Destroy, commit: text(), generation: 3, reconcile_request: text(), refresh: true };
+    let wish =
+        Wish { operation: Operation::Destroy, commit: text().into(), generation: 3, reconcile_request: text(), refresh: true };
     let proposal = Proposal {
         state: PlanState::Approved,
         plan: Some(plan),
@@ -289,7 +290,7 @@ fn stack_status_round_trips() {
         observed_generation: Some(3),
         observed_reconcile_request: text(),
         readiness: Some(Readiness::Reconciling { reason: StackReason::StackProcessing, message: text() }),
-        current_update: Some(CurrentUpdate { name: text(), generation: 3, reconcile_request: text(), commit: text() }),
+        current_update: Some(CurrentUpdate { name: text(), generation: 3, reconcile_request: text(), commit: text().into() }),
         last_update: Some(LastUpdate {
             name: text(),
             generation: 2,
@@ -297,8 +298,8 @@ fn stack_status_round_trips() {
             operation: Some(Operation::Up),
             state: LastUpdateState::Failed,
             message: text(),
-            last_attempted_commit: text(),
-            last_successful_commit: text(),
+            last_attempted_commit: text().into(),
+            last_successful_commit: text().into(),
             permalink: Some(text()),
             last_resync_time: Some(at),
             failures: 4,

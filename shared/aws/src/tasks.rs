@@ -152,7 +152,7 @@ impl Tasks for Ecs {
         let vpc =
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
         let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
-        let request = request.client_token(launch.client_token()).started_by(&launch.run.uid);
+        let request = request.client_token(launch.client_token()).started_by(launch.run.uid.as_str());
         let request = request.set_tags(Some(tags(settings, launch))).enable_ecs_managed_tags(true);
         let request = if launch.is_on_spot() {
             let spot = CapacityProviderStrategyItem::builder().capacity_provider(SPOT).weight(1);

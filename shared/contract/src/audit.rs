@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{PlanHash, RunId, StackId};
+use crate::{ArtifactDigest, PlanHash, Revision, RunId, StackId};
 
 /// The audit record of a run, for people: its requester, what it ran and changed, and its end. No function decides anything from it,
 /// and none can replace or delete it. It has no message and no value of a program, so no secret can be in it.
@@ -41,10 +41,10 @@ pub struct AuditRecord {
     pub targets: Vec<String>,
     /// The revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
+    pub commit: Option<Revision>,
     /// The digest of the source's tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
+    pub digest: Option<ArtifactDigest>,
     /// The hash of the plan that the run made; absent for a run that was asked for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanHash>,

@@ -2,7 +2,7 @@ use driftless_core::rest;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ObjectKey;
+use crate::{ArtifactDigest, ObjectKey, Revision};
 
 /// The message of the `sources.fifo` queue: a request to fetch a tree, or to delete old trees of a source. In both cases the
 /// fetcher reads the facts itself. The two never overlap for one source, because all messages of a source have one group in the
@@ -69,9 +69,9 @@ fn is_zero(seconds: &u32) -> bool {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchedArtifact {
     /// The commit's id; for an artifact, its digest.
-    pub revision: String,
+    pub revision: Revision,
     /// The digest that the tree is stored under.
-    pub digest: String,
+    pub digest: ArtifactDigest,
 }
 
 /// Why a fetch failed.

@@ -7,7 +7,7 @@ pub use driftless_core::hash;
 
 use std::{collections::BTreeMap, fmt, ops::Deref};
 
-use driftless_core::{Layer, PlanHash, StoredTree};
+use driftless_core::{ArtifactDigest, Claim, Layer, PlanHash, StoredTree, Uid};
 use jiff::Timestamp;
 
 use crate::{
@@ -64,8 +64,8 @@ impl TreeFolder {
 
 /// The folder of a tree. `digest` is the one that the source states, such as `sha256:…`.
 #[must_use]
-pub fn tree(object: &ObjectKey, digest: &str) -> TreeFolder {
-    TreeFolder(format!("trees/{}/{}/", source(object), digest.replace(':', "-")))
+pub fn tree(object: &ObjectKey, digest: &ArtifactDigest) -> TreeFolder {
+    TreeFolder(format!("trees/{}/{}/", source(object), digest.as_str().replace(':', "-")))
 }
 
 /// The folder of all trees of a cluster, with a trailing slash.
@@ -126,7 +126,7 @@ pub fn fetch(object: &ObjectKey) -> Key<FetchOutcome> {
 
 /// What the Secrets and ConfigMaps of a Stack held at their last comparison.
 #[must_use]
-pub fn inputs(cluster: &str, stack_uid: &str) -> Key<InputsRead> {
+pub fn inputs(cluster: &str, stack_uid: &Uid) -> Key<InputsRead> {
     Key::new(format!("inputs/{cluster}/{stack_uid}"))
 }
 
@@ -193,7 +193,7 @@ impl RunFolder {
 
 /// The folder of the run of an Update.
 #[must_use]
-pub fn run(cluster: &str, update_uid: &str) -> RunFolder {
+pub fn run(cluster: &str, update_uid: &Uid) -> RunFolder {
     RunFolder(format!("runs/{cluster}/{update_uid}/"))
 }
 
@@ -279,7 +279,7 @@ impl TaskFolder {
 
 /// The whole log of a recorded run, for the retention of the template.
 #[must_use]
-pub fn log(update: &ObjectKey, uid: &str) -> String {
+pub fn log(update: &ObjectKey, uid: &Uid) -> String {
     format!("logs/{}/{}/{uid}", update.cluster, update.namespace)
 }
 
@@ -292,7 +292,7 @@ pub fn audit(outcome: &Outcome) -> Key<AuditRecord> {
 
 /// The record of a plan of a Stack, for the retention of audit records.
 #[must_use]
-pub fn plan(cluster: &str, stack_uid: &str, hash: &PlanHash) -> Key<PlanRecord> {
+pub fn plan(cluster: &str, stack_uid: &Uid, hash: &PlanHash) -> Key<PlanRecord> {
     Key::new(format!("plans/{cluster}/{stack_uid}/{hash}"))
 }
 
@@ -337,19 +337,19 @@ pub fn log_number(number: u16) -> String {
 
 /// The locks that dead runs left in their backend, by claim.
 #[must_use]
-pub fn lock(cluster: &str, claim: &str) -> Key<Lock> {
+pub fn lock(cluster: &str, claim: &Claim) -> Key<Lock> {
     Key::new(format!("locks/{cluster}/{claim}"))
 }
 
 /// How many resources the last run left, by claim.
 #[must_use]
-pub fn resources(cluster: &str, claim: &str) -> Key<Resources> {
+pub fn resources(cluster: &str, claim: &Claim) -> Key<Resources> {
     Key::new(format!("resources/{cluster}/{claim}"))
 }
 
 /// The objects that receive outputs of a Stack.
 #[must_use]
-pub fn outputs(cluster: &str, stack_uid: &str) -> Key<OutputObjects> {
+pub fn outputs(cluster: &str, stack_uid: &Uid) -> Key<OutputObjects> {
     Key::new(format!("outputs/{cluster}/{stack_uid}"))
 }
 
@@ -387,9 +387,9 @@ pub fn task_id(arn: &str) -> &str {
 /// The name of the Lease that is the claim of a Pulumi stack. Two Updates of one namespace that name the same stack of the same
 /// backend have the same claim.
 #[must_use]
-pub fn claim(namespace: &str, backend: &str, stack: &str) -> String {
+pub fn claim(namespace: &str, backend: &str, stack: &str) -> Claim {
     let backend = backend.trim().trim_end_matches('/');
-    format!("claim-{}", hash(&[namespace, backend, stack]))
+    format!("claim-{}", hash(&[namespace, backend, stack])).into()
 }
 
 /// The Lease in the system's namespace that lists the runs with a slot and the waiting ones, where there are limits.
@@ -425,10 +425,10 @@ mod tests {
             namespace: "n".into(),
             name: "a.b".into(),
         };
-        let folder = tree(&source, "sha256:00");
+        let folder = tree(&source, &"sha256:00".into());
         let found = source_of_trees(&source.cluster, &folder).unwrap();
         assert_eq!((found.kind.as_str(), found.name.as_str()), ("ocirepository", "a.b"));
-        assert_eq!((tree(&found, "sha256:00"), &*fetch(&found)), (folder.clone(), &*fetch(&source)));
+        assert_eq!((tree(&found, &"sha256:00".into()), &*fetch(&found)), (folder.clone(), &*fetch(&source)));
         assert!(folder.starts_with(&trees(&source)));
         assert_eq!(source_of_trees("other", &folder), None);
 

@@ -17,6 +17,7 @@ mod run;
 pub use audit::AuditRecord;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
+pub use driftless_core::{ArtifactDigest, Claim, Revision, Uid};
 pub use driftless_core::{
     ChangeKind, Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, Listed, MORE_DISK, MORE_MEMORY,
     OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,

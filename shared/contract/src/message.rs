@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Document as _, Hint, InvalidMessage, ObjectKey, VERSION};
+use crate::{Document as _, Hint, InvalidMessage, ObjectKey, Uid, VERSION};
 
 /// The message of the `launches` queue: an Update may need a task started or stopped, or the inputs of a Stack's runs may have
 /// changed.
@@ -43,7 +43,7 @@ pub struct RunHint {
     pub update: ObjectKey,
     /// The Update's uid, if known: claim and slot of the run are released even if its Update no longer exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
+    pub uid: Option<Uid>,
     /// See [`crate::Hint::hops`].
     #[serde(default)]
     pub hops: u8,
@@ -52,7 +52,7 @@ pub struct RunHint {
 impl RunHint {
     /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
-    pub fn after(hops: u8, update: ObjectKey, uid: Option<String>) -> Option<Self> {
+    pub fn after(hops: u8, update: ObjectKey, uid: Option<Uid>) -> Option<Self> {
         Hint::after(hops, update).map(|hint| Self { version: VERSION, update: hint.object, uid, hops: hint.hops })
     }
 }

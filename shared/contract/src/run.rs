@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Architecture, Layer, Lock, ObjectKey, Operation, PlanMode, PlanRequest, ProjectInfo};
+use crate::{Architecture, Claim, Layer, Lock, ObjectKey, Operation, PlanMode, PlanRequest, ProjectInfo, Uid};
 
 /// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +29,9 @@ pub struct RunId {
     /// The Update.
     pub update: ObjectKey,
     /// The Update's uid, because a later object of the same name is another run.
-    pub uid: String,
+    pub uid: Uid,
     /// The name of the Lease that the run holds.
-    pub claim: String,
+    pub claim: Claim,
 }
 
 /// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same `clientToken` comes with the
@@ -145,7 +145,7 @@ pub struct StackId {
     /// Its namespace.
     pub namespace: String,
     /// Its uid.
-    pub uid: String,
+    pub uid: Uid,
 }
 
 /// The processor that images are tried on.

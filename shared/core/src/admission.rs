@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::Uid;
+
 /// A waiting run refreshes its entry every minute. An entry without a refresh for this long is ignored, so that it cannot block
 /// the queue.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
@@ -38,9 +40,9 @@ impl Limits {
 #[serde(default)]
 pub struct Admissions {
     /// The runs that have a slot.
-    pub running: BTreeMap<String, Applicant>,
+    pub running: BTreeMap<Uid, Applicant>,
     /// The runs that wait for a slot.
-    pub waiting: BTreeMap<String, Applicant>,
+    pub waiting: BTreeMap<Uid, Applicant>,
     /// When each namespace last got a slot, if a run waits that was created before that.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub served: BTreeMap<String, Timestamp>,
@@ -75,7 +77,7 @@ impl Applicant {
 
 impl Admissions {
     /// Gives the run a slot, or records that it waits and returns the reason. A run that has a slot keeps it.
-    pub fn admit(&mut self, limits: Limits, uid: &str, applicant: Applicant) -> Result<(), String> {
+    pub fn admit(&mut self, limits: Limits, uid: &Uid, applicant: Applicant) -> Result<(), String> {
         if self.running.contains_key(uid) {
             return Ok(());
         }
@@ -84,23 +86,23 @@ impl Admissions {
         if let Some(words) = self.must_wait(limits, uid, &applicant) {
             let fresh = |waiter: &Applicant| now.duration_since(waiter.seen) < FORGOTTEN_AFTER / 2;
             if !self.waiting.get(uid).is_some_and(fresh) {
-                self.waiting.insert(uid.to_owned(), applicant);
+                self.waiting.insert(uid.clone(), applicant);
             }
             while self.waiting.len() > MOST_WAITING {
-                let last = self.queue().pop().map(|(uid, _)| uid.to_owned());
+                let last = self.queue().pop().map(|(uid, _)| uid.clone());
                 self.waiting.remove(&last.unwrap_or_default());
             }
             return Err(words);
         }
         self.waiting.remove(uid);
         self.serve(applicant.tenant().to_owned(), now);
-        self.running.insert(uid.to_owned(), applicant);
+        self.running.insert(uid.clone(), applicant);
         Ok(())
     }
 
     /// Removes a waiting run that got a slot and cannot start. It counts as the turn of its namespace, because the other runs
     /// there may fail to start too. Returns whether anything changed.
-    pub fn decline(&mut self, uid: &str, now: Timestamp) -> bool {
+    pub fn decline(&mut self, uid: &Uid, now: Timestamp) -> bool {
         let Some(waiter) = self.waiting.remove(uid) else { return false };
         self.serve(waiter.tenant().to_owned(), now);
         true
@@ -125,24 +127,24 @@ impl Admissions {
     }
 
     /// Removes a run that has ended or no longer wants a slot. Returns whether anything changed.
-    pub fn release(&mut self, uid: &str) -> bool {
+    pub fn release(&mut self, uid: &Uid) -> bool {
         let (ran, waited) = (self.running.remove(uid), self.waiting.remove(uid));
         ran.or(waited).is_some()
     }
 
     /// The waiting runs, the next one first.
     #[must_use]
-    pub fn queue(&self) -> Vec<(&str, &Applicant)> {
+    pub fn queue(&self) -> Vec<(&Uid, &Applicant)> {
         self.ranked(self.waiting()).into_iter().map(|(_, uid, waiter)| (uid, waiter)).collect()
     }
 
-    fn waiting(&self) -> impl Iterator<Item = (&str, &Applicant)> {
-        self.waiting.iter().map(|(uid, waiter)| (uid.as_str(), waiter))
+    fn waiting(&self) -> impl Iterator<Item = (&Uid, &Applicant)> {
+        self.waiting.iter()
     }
 
     /// Returns what the run waits for. The message stays the same while the reason does, because it is written to the status and
     /// a change of it is an event.
-    fn must_wait(&self, limits: Limits, uid: &str, applicant: &Applicant) -> Option<String> {
+    fn must_wait(&self, limits: Limits, uid: &Uid, applicant: &Applicant) -> Option<String> {
         let namespace = applicant.tenant();
         let most_of_one = limits.runs_per_namespace.unwrap_or(usize::MAX);
         if self.running.values().filter(|run| run.tenant() == namespace).count() >= most_of_one {
@@ -167,7 +169,7 @@ impl Admissions {
     /// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because a
     /// tenant chooses the operation; namespaces at the same level take turns, so that a long queue of one does not delay
     /// another even where there is a single slot.
-    fn ranked<'a>(&self, waiting: impl Iterator<Item = (&'a str, &'a Applicant)>) -> Vec<(usize, &'a str, &'a Applicant)> {
+    fn ranked<'a>(&self, waiting: impl Iterator<Item = (&'a Uid, &'a Applicant)>) -> Vec<(usize, &'a Uid, &'a Applicant)> {
         let mut waiting: Vec<_> = waiting.collect();
         // A namespace waits for its turn since its oldest Update was created, or since it last got a slot.
         let mut turns = BTreeMap::<&str, Timestamp>::new();
@@ -208,7 +210,7 @@ mod tests {
     }
 
     /// An Update of that age, which is also its name.
-    fn of(namespace: &str, since: i64) -> (String, Applicant) {
+    fn of(namespace: &str, since: i64) -> (Uid, Applicant) {
         let applicant = Applicant {
             namespace: namespace.into(),
             counts_for: None,
@@ -217,18 +219,15 @@ mod tests {
             since: at(since),
             seen: at(100),
         };
-        (format!("{namespace}{since}"), applicant)
+        (format!("{namespace}{since}").into(), applicant)
     }
 
-    fn destroy(namespace: &str, since: i64) -> (String, Applicant) {
+    fn destroy(namespace: &str, since: i64) -> (Uid, Applicant) {
         let (uid, applicant) = of(namespace, since);
         (uid, Applicant { destroys: true, ..applicant })
     }
 
-    fn admissions<const R: usize, const W: usize>(
-        running: [(String, Applicant); R],
-        waiting: [(String, Applicant); W],
-    ) -> Admissions {
+    fn admissions<const R: usize, const W: usize>(running: [(Uid, Applicant); R], waiting: [(Uid, Applicant); W]) -> Admissions {
         Admissions { running: running.into(), waiting: waiting.into(), ..Admissions::default() }
     }
 
@@ -252,12 +251,12 @@ mod tests {
     #[test]
     fn slot_that_a_run_declines_goes_to_another_namespace() {
         let mut all = admissions([], [of("a", 1), of("a", 2), of("a", 3), of("b", 9)]);
-        let next = |all: &Admissions| all.queue()[0].0.to_owned();
+        let next = |all: &Admissions| all.queue()[0].0.clone();
         assert_eq!(next(&all), "a1");
-        assert!(all.decline("a1", at(100)));
+        assert!(all.decline(&"a1".into(), at(100)));
         assert_eq!(next(&all), "b9", "and not the next of the same namespace");
-        assert!(!all.decline("a1", at(100)));
-        assert!(all.decline("b9", at(101)));
+        assert!(!all.decline(&"a1".into(), at(100)));
+        assert!(all.decline(&"b9".into(), at(101)));
         assert_eq!(next(&all), "a2");
     }
 
@@ -278,6 +277,7 @@ mod tests {
     fn slot_goes_to_waiting_runs_first_despite_clock_skew() {
         let mut all = admissions([], [of("a", 1), of("a", 2), of("b", 50)]);
         for (uid, next) in [("a1", "b50"), ("b50", "a2")] {
+            let uid = &Uid::from(uid);
             assert_eq!(all.queue()[0].0, uid);
             let slow = Applicant { seen: at(40), ..all.waiting[uid].clone() };
             assert_eq!(all.admit(limits(1, 1), uid, slow), Ok(()));
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn free_slot_goes_to_the_namespace_with_fewest_runs() {
         let running = || [of("a", 0), of("a", 1), of("b", 0)];
-        let waits = |me: (String, Applicant), waiting: [(String, Applicant); 1]| {
+        let waits = |me: (Uid, Applicant), waiting: [(Uid, Applicant); 1]| {
             admissions(running(), waiting).admit(limits(4, 4), &me.0, me.1).is_err()
         };
         assert!(!waits(of("c", 9), [of("a", 5)]), "c has no run, a has two");
@@ -332,7 +332,7 @@ mod tests {
         all.waiting.extend((0..100).map(|since| of("a", since)).chain([of("b", 50), of("b", 60)]));
         let mut order = Vec::new();
         for second in 100..106 {
-            let (uid, next) = all.queue().first().map(|(uid, next)| ((*uid).to_owned(), (*next).clone())).unwrap();
+            let (uid, next) = all.queue().first().map(|(uid, next)| ((*uid).clone(), (*next).clone())).unwrap();
             assert_eq!(all.admit(limits(1, 1), &uid, Applicant { seen: at(second), ..next }), Ok(()));
             assert!(all.release(&uid));
             order.push(uid);
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(order, ["a0", "b50", "a1", "b60", "a2", "a3"]);
         all.waiting.extend([of("b", 104)]);
         assert_eq!(all.queue()[0].0, "b104", "a got a slot at 105");
-        all.waiting.retain(|uid, _| uid == "b104");
+        all.waiting.retain(|uid, _| *uid == "b104");
         let (uid, me) = of("b", 104);
         assert_eq!(all.admit(limits(1, 1), &uid, me), Ok(()));
         assert!(all.served.is_empty(), "no run waits");
@@ -350,7 +350,7 @@ mod tests {
     fn runs_for_terminating_namespaces_count_for_their_stacks() {
         let terminating = |namespace: &str, since| {
             let (uid, run) = of("system", since);
-            (format!("{namespace}-{uid}"), Applicant { counts_for: Some(namespace.into()), ..run })
+            (format!("{namespace}-{uid}").into(), Applicant { counts_for: Some(namespace.into()), ..run })
         };
         let mut all = admissions([terminating("a", 0)], []);
         let (uid, me) = terminating("b", 1);
@@ -371,7 +371,7 @@ mod tests {
             let names = ["a", "b", "c", "d"];
             let waiter = |(n, (namespace, since, destroys)): (usize, (usize, i64, bool))| {
                 let (_, run) = of(names[namespace], since);
-                (format!("{n:03}"), Applicant { destroys, ..run })
+                (format!("{n:03}").into(), Applicant { destroys, ..run })
             };
             let running: BTreeMap<_, _> = (0_i64..).zip(running).map(|(n, namespace)| of(names[namespace], n)).collect();
             let mut runs: BTreeMap<String, usize> = BTreeMap::new();
@@ -418,9 +418,9 @@ mod tests {
         assert_eq!(all.admit(limits(9, 1), &uid, me.clone()), Err(words.into()));
         let words = "waiting for a slot: other runs come first; the limit of the cluster is 2 runs at once";
         assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()));
-        assert!(all.release("b1"));
+        assert!(all.release(&"b1".into()));
         assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()), "it waits for the same");
-        assert!(all.release("a0") && !all.release("a0"));
+        assert!(all.release(&"a0".into()) && !all.release(&"a0".into()));
         assert_eq!(all.admit(limits(2, 9), &uid, me), Ok(()));
         assert!(all.waiting.is_empty() && all.running.contains_key(&uid));
     }
@@ -441,7 +441,7 @@ mod tests {
             let since = "2026-11-22T05:00:00.123456789Z".parse().unwrap();
             let (namespace, name) = (format!("{n:063}"), format!("{n:0193}"));
             let (namespace, counts_for) = ("driftless".into(), Some(namespace));
-            (format!("{n:036}"), Applicant { namespace, counts_for, name, destroys: false, since, seen: since })
+            (format!("{n:036}").into(), Applicant { namespace, counts_for, name, destroys: false, since, seen: since })
         };
         let served = (400..600).map(long).map(|(_, run)| (run.counts_for.unwrap(), run.since)).collect();
         let (running, waiting) = ((0..400).map(long).collect(), (400..600).map(long).collect());
@@ -465,7 +465,7 @@ mod tests {
         let before = all.clone();
         assert!(waits(&mut all, 300));
         assert_eq!(all, before, "nothing is to be written");
-        all.release("a0");
+        all.release(&"a0".into());
         assert!(waits(&mut all, 300), "120 come first");
         all.waiting.clear();
         assert!(!waits(&mut all, 300), "it has its turn although it was not kept");

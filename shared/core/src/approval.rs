@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Run, RunOutcome, Stack,
+    ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Revision, Run, RunOutcome, Stack,
     StackReason, StackSpec,
     governed::Ruling,
     plan_summary::summary,
@@ -152,7 +152,7 @@ pub struct Wish {
     /// The operation, which is never a preview.
     pub operation: Operation,
     /// The revision of the source. Empty for a destroy: what it deletes follows from the state, so a new revision needs no new plan.
-    pub commit: String,
+    pub commit: Revision,
     /// The generation of the Stack.
     pub generation: i64,
     /// The reconciliation request that it answers.
@@ -167,7 +167,7 @@ impl Wish {
         let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
         Self {
             operation,
-            commit: if operation == Operation::Destroy { String::new() } else { run.commit.clone() },
+            commit: if operation == Operation::Destroy { Revision::default() } else { run.commit.clone() },
             generation: run.generation,
             reconcile_request: run.reconcile_request.clone(),
             refresh: run.refresh,

@@ -4,9 +4,9 @@ mod plans;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation, Plan,
-    Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync, TreeState, Why,
-    Workspace, apply_name, drift,
+    ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
+    Operation, Plan, Project, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
+    StackStatus, Sync, TreeState, Why, Workspace, apply_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -166,17 +166,18 @@ impl<'a> Reconciliation<'a> {
             return self.invalid(StackReason::PulumiVersionTooLow, message);
         }
         if let Some(project) = from_state {
-            return match self.wants("") {
+            let revision = Revision::default();
+            return match self.wants(&revision) {
                 Sync::Synced => self.synced(),
                 Sync::Run(why) => {
                     if let Some(opens) = self.closed_until() {
                         return self.outside_window(opens, &why);
                     }
-                    if let Some(readiness) = self.failed_preview("") {
+                    if let Some(readiness) = self.failed_preview(&revision) {
                         return readiness;
                     }
                     let workspace = Workspace { project: Some(project), ..workspace(&self.stack.spec) };
-                    self.start(&why, String::new(), None, workspace)
+                    self.start(&why, revision, None, workspace)
                 }
             };
         }
@@ -332,7 +333,7 @@ impl<'a> Reconciliation<'a> {
 
     /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
     /// just read them.
-    fn wants(&self, revision: &str) -> Sync {
+    fn wants(&self, revision: &Revision) -> Sync {
         let ended = [&self.snapshot.run, &self.snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));
         is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
     }
@@ -411,26 +412,26 @@ impl<'a> Reconciliation<'a> {
     }
 
     /// Records a new revision as run if no path changed that the Stack uses.
-    fn skip(&mut self, revision: &str) -> bool {
+    fn skip(&mut self, revision: &Revision) -> bool {
         let TreeState::Stored { scope: Some(scope), .. } = &self.snapshot.tree else { return false };
         let same = self.stack.status.scope.as_ref() == Some(scope);
         let Some(last) = self.stack.status.last_update.as_mut().filter(|last| same && last.state == LastUpdateState::Succeeded)
         else {
             return false;
         };
-        last.last_attempted_commit = revision.into();
-        last.last_successful_commit = revision.into();
+        last.last_attempted_commit = revision.clone();
+        last.last_successful_commit = revision.clone();
         let note = format!("Nothing changed in {} at {revision:?}: no update is needed", paths(&self.snapshot.stack).join(", "));
         self.effects.push(Effect::Event {
             event_type: EventType::Normal,
             reason: EventReason::RevisionSkipped,
             note,
-            revision: Some(revision.into()),
+            revision: Some(revision.clone()),
         });
         true
     }
 
-    fn run(&mut self, source: &SourceRef, revision: &str, digest: &str, why: &Why) -> Readiness {
+    fn run(&mut self, source: &SourceRef, revision: &Revision, digest: &ArtifactDigest, why: &Why) -> Readiness {
         let spec = &self.snapshot.stack.spec;
         if !self.stack.deleting
             && let Some(unmet) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
@@ -447,18 +448,18 @@ impl<'a> Reconciliation<'a> {
         if let Some(readiness) = self.failed_preview(revision) {
             return readiness;
         }
-        let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
+        let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision.as_str()) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
             self.requeue_at = None;
             return readiness;
         }
         let tree =
-            NewTree { source: source.clone(), digest: digest.into(), paths: paths(&self.snapshot.stack), scope: scope.clone() };
-        self.start(why, revision.into(), Some(tree), workspace(spec))
+            NewTree { source: source.clone(), digest: digest.clone(), paths: paths(&self.snapshot.stack), scope: scope.clone() };
+        self.start(why, revision.clone(), Some(tree), workspace(spec))
     }
 
     /// Creates the Update. A guarded Stack gets a plan first, and the Update once that is approved.
-    fn start(&mut self, why: &Why, commit: String, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
+    fn start(&mut self, why: &Why, commit: Revision, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
         let spec = &self.snapshot.stack.spec;
         let operation = match (self.stack.deleting, spec.preview) {
             (true, _) => Operation::Destroy,
@@ -502,7 +503,7 @@ impl<'a> Reconciliation<'a> {
         &self,
         operation: Operation,
         why: &Why,
-        commit: String,
+        commit: Revision,
         tree: Option<NewTree>,
         workspace: Workspace,
     ) -> NewUpdate {

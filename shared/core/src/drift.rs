@@ -158,7 +158,7 @@ pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
     let status = &stack.status.drift;
     let since = status.checked.or(last.last_resync_time)?;
-    let next = schedule.next(since, spread(&stack.uid))?;
+    let next = schedule.next(since, spread(stack.uid.as_str()))?;
     let failing = last.state == LastUpdateState::Failed || matches!(status.verdict, Some(DriftVerdict::Unknown(_)));
     if failing { Some(next.max(since.checked_add(FAILING_PERIOD).ok()?)) } else { Some(next) }
 }

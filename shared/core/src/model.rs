@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalSettings, Drift, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, StackStatus, Ttl, Window,
-    run::UpdateFacts,
+    ApprovalSettings, ArtifactDigest, Drift, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, Revision,
+    StackStatus, Ttl, Uid, Window, run::UpdateFacts,
 };
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
@@ -60,7 +60,7 @@ pub struct Stack {
     /// `metadata.name`
     pub name: String,
     /// `metadata.uid`
-    pub uid: String,
+    pub uid: Uid,
     /// `metadata.generation`
     pub generation: i64,
     /// `metadata.deletionTimestamp` is set.
@@ -318,9 +318,9 @@ pub enum SourceState {
     /// There is something to fetch.
     Artifact {
         /// `status.artifact.revision`, or the commit of git, as in PKO's status fields. Compared as text, never parsed.
-        revision: String,
+        revision: Revision,
         /// `status.artifact.digest`, or the digest that the fetcher computed.
-        digest: String,
+        digest: ArtifactDigest,
         /// When git was polled; `None` for a source that sends events, and for a commit that never changes.
         polled: Option<Timestamp>,
     },
@@ -394,7 +394,7 @@ pub struct Run {
     /// The Stack's reconciliation request at that time.
     pub reconcile_request: String,
     /// The revision of the source that it runs.
-    pub commit: String,
+    pub commit: Revision,
     /// Its operation.
     pub operation: Operation,
     /// The digest of the paths in its tree that the Stack uses, if the Stack names them.

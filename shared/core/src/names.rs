@@ -1,6 +1,6 @@
 use sha2::{Digest as _, Sha256};
 
-use crate::Stack;
+use crate::{ArtifactDigest, Stack};
 
 /// An object's name has at most 253 characters; the hash of an Update's name takes 12 of them and the dash one. Labels and the
 /// outputs Secret (`<update>-stack-outputs`) need more room.
@@ -71,7 +71,8 @@ pub fn invalid_object(at: &str, api_version: &str, kind: &str, name: &str) -> Op
 
 /// Returns why a source digest is invalid, as a message about the field `at`.
 #[must_use]
-pub fn invalid_digest(at: &str, digest: &str) -> Option<String> {
+pub fn invalid_digest(at: &str, digest: &ArtifactDigest) -> Option<String> {
+    let digest = digest.as_str();
     let is_digest = !digest.is_empty() && digest.len() <= MAX_DIGEST;
     let is_digest = is_digest && digest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-_+.=".contains(&byte));
     (!is_digest).then(|| format!("{at} is {}; write ALGORITHM:HEX of at most {MAX_DIGEST} characters", shortened(digest)))
@@ -140,10 +141,10 @@ mod tests {
     #[test]
     fn digest_that_cannot_be_part_of_a_key_is_refused() {
         for digest in [format!("sha512:{}", "0".repeat(128)), "sha1:0f".into(), "0f".into()] {
-            assert_eq!(invalid_digest("at", &digest), None);
+            assert_eq!(invalid_digest("at", &digest.into()), None);
         }
         for digest in [String::new(), "sha256:../x".into(), "a b".into(), "ö".into(), "0".repeat(1025)] {
-            let words = invalid_digest("at", &digest).unwrap();
+            let words = invalid_digest("at", &digest.into()).unwrap();
             assert!(words.starts_with("at is ") && words.len() < 250, "{words}");
         }
     }

@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{CurrentUpdate, EventReason, Operation, PlanHash, SourceRef, StackStatus, Workspace};
+use crate::{ArtifactDigest, CurrentUpdate, EventReason, Operation, PlanHash, Revision, SourceRef, StackStatus, Workspace};
 
 /// The result of a reconciliation of a Stack.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub enum Effect {
         /// The note.
         note: String,
         /// The revision of the source that it concerns, if any.
-        revision: Option<String>,
+        revision: Option<Revision>,
     },
     /// Delete the Stack, whose life has ended, and publish an Event about it.
     DeleteStack,
@@ -119,7 +119,7 @@ pub struct NewTree {
     /// The source of the tree.
     pub source: SourceRef,
     /// The digest of the tree, as the source names it.
-    pub digest: String,
+    pub digest: ArtifactDigest,
     /// The directories and files of the tree that the run gets; empty for the whole tree.
     pub paths: Vec<String>,
     /// The digest of [`NewTree::paths`], if there are any.

@@ -1,6 +1,6 @@
 use url::Url;
 
-use crate::GitSource;
+use crate::{GitSource, Revision};
 
 /// Returns one name for a git repository however its URL is written: `host/owner/name` in lower case, without scheme, user, port
 /// and `.git`. `None` for a URL without a host, such as a path.
@@ -52,11 +52,12 @@ pub fn git_refs(name: &str) -> Vec<String> {
 /// `repository` is a [`repository`], and `dir` is the project's directory.
 #[must_use]
 pub fn git_variables(
-    revision: &str,
+    revision: &Revision,
     reference: Option<&str>,
     repository: Option<&str>,
     dir: &str,
 ) -> Vec<(&'static str, String)> {
+    let revision = revision.as_str();
     let (name, commit) = revision.rsplit_once("sha1:").unwrap_or(("", revision));
     if commit.len() != 40 || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Vec::new();
@@ -174,7 +175,7 @@ mod tests {
     fn commit_is_read_from_every_form_of_revision() {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let found = |revision: &str, reference, repository, dir| {
-            let variables = git_variables(revision, reference, repository, dir);
+            let variables = git_variables(&revision.into(), reference, repository, dir);
             variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
         };
         let head = format!("PULUMI_GIT_HEAD={commit}");

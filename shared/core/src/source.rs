@@ -1,6 +1,8 @@
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{FetchFailure, Project, Readiness, SourceRef, SourceState, StackReason, StackStatus, TreeState};
+use crate::{
+    ArtifactDigest, FetchFailure, Project, Readiness, Revision, SourceRef, SourceState, StackReason, StackStatus, TreeState,
+};
 
 /// A source that is missing, or whose fetch failed, is reconciled after this long even without an event.
 pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
@@ -93,7 +95,7 @@ impl SourceState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {
     /// A revision, the digest of its tree, and when git was polled, if the source has to be polled.
-    At { revision: &'a str, digest: &'a str, polled: Option<Timestamp> },
+    At { revision: &'a Revision, digest: &'a ArtifactDigest, polled: Option<Timestamp> },
     /// The fetcher has to find the revision first.
     Unknown { subject: &'a str },
     /// Nothing; the condition says why.
@@ -214,7 +216,7 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
 }
 
 /// Returns the condition for a stored tree that cannot run. No task starts for a run that is known to fail.
-pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> Option<Readiness> {
+pub(crate) fn unusable(source: &SourceRef, revision: &Revision, project: Project) -> Option<Readiness> {
     let field = match source {
         SourceRef::Git(_) => "spec.repoDir",
         SourceRef::Program { .. } | SourceRef::Flux { .. } => "spec.fluxSource.dir",

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Expiry, Operation, PlanStatus, StackReason, run::WaitReason};
+use crate::{Drift, Expiry, Operation, PlanStatus, Revision, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -138,7 +138,7 @@ pub struct CurrentUpdate {
     /// The reconciliation request that it answers.
     pub reconcile_request: String,
     /// The revision that it runs.
-    pub commit: String,
+    pub commit: Revision,
 }
 
 /// `status.lastUpdate`
@@ -157,9 +157,9 @@ pub struct LastUpdate {
     /// Why it failed.
     pub message: String,
     /// The revision that it ran.
-    pub last_attempted_commit: String,
+    pub last_attempted_commit: Revision,
     /// The revision of the last successful run.
-    pub last_successful_commit: String,
+    pub last_successful_commit: Revision,
     /// A link to the update in Pulumi Cloud.
     pub permalink: Option<String>,
     /// When it was recorded.

@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    Inputs, LastUpdateState, Operation, Stack, drift,
+    Inputs, LastUpdateState, Operation, Revision, Stack, drift,
     retry::{self, Retry},
 };
 
@@ -26,7 +26,7 @@ pub enum Why {
     /// A user requested it.
     Request(String),
     /// The source changed.
-    Commit(String),
+    Commit(Revision),
     /// A Secret or ConfigMap that it refers to changed.
     Inputs,
     /// The resync period has elapsed.
@@ -66,7 +66,7 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 
 /// Returns whether the Stack wants a run at `commit`, given what is known of its inputs.
 #[must_use]
-pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
+pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
     match by_source_and_time(stack, commit, now) {
         Sync::Synced if stack.deleting => Sync::Synced,
         Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
@@ -80,7 +80,7 @@ pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<&Inputs>, now: Time
 }
 
 /// The first rule that matches decides, in PKO's order. A destroy does not depend on the source.
-fn by_source_and_time(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
+fn by_source_and_time(stack: &Stack, commit: &Revision, now: Timestamp) -> Sync {
     let Some(last) = &stack.status.last_update else { return Sync::Run(Why::Initial) };
     if last.generation != stack.generation {
         return Sync::Run(if stack.deleting { Why::Deletion } else { Why::Generation(stack.generation) });
@@ -92,13 +92,13 @@ fn by_source_and_time(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
     match last.state {
         LastUpdateState::Succeeded if stack.deleting && last.operation == Some(Operation::Destroy) => Sync::Synced,
         LastUpdateState::Succeeded if stack.deleting => Sync::Run(Why::Deletion),
-        LastUpdateState::Succeeded if last.last_successful_commit != commit => Sync::Run(Why::Commit(commit.into())),
+        LastUpdateState::Succeeded if last.last_successful_commit != *commit => Sync::Run(Why::Commit(commit.clone())),
         LastUpdateState::Succeeded if !stack.spec.continue_resync_on_commit_match => Sync::Synced,
         LastUpdateState::Succeeded if since >= retry::resync_period(&stack.spec) => {
             Sync::Run(Why::Resync(retry::resync_period(&stack.spec)))
         }
-        LastUpdateState::Failed if !stack.deleting && last.last_attempted_commit != commit => {
-            Sync::Run(Why::Commit(commit.into()))
+        LastUpdateState::Failed if !stack.deleting && last.last_attempted_commit != *commit => {
+            Sync::Run(Why::Commit(commit.clone()))
         }
         LastUpdateState::Failed => match retry::retry(stack, last.failures) {
             Retry::After(cooldown) if since >= cooldown => Sync::Run(Why::Backoff(cooldown)),

@@ -105,7 +105,7 @@ fn retries_of_a_stack_end_at_its_limit_and_begin_anew() {
     assert_eq!(fail(&mut snapshot, run(Operation::Up)), used_up);
     assert!(created(&plan_at(&snapshot, now() + SignedDuration::from_hours(48))).is_none());
 
-    let commit = "main@sha1:bbb".to_owned();
+    let commit = Revision::from("main@sha1:bbb");
     snapshot.source = Some(SourceState::Artifact { revision: commit.clone(), digest: "sha256:bbb".into(), polled: None });
     let again = Run { commit: commit.clone(), ..run(Operation::Up) };
     assert!(created(&plan_at(&snapshot, now() + SignedDuration::from_hours(48))).is_some());

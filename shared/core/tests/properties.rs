@@ -32,8 +32,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![Just(Operation::Up), Just(Operation::Preview), Just(Operation::Refresh), Just(Operation::Destroy)]
 }
 
-fn commit() -> impl Strategy<Value = String> {
-    prop_oneof![Just("main@sha1:aaa".to_owned()), Just("main@sha1:bbb".to_owned()), Just(String::new())]
+fn commit() -> impl Strategy<Value = Revision> {
+    prop_oneof![Just("main@sha1:aaa".into()), Just("main@sha1:bbb".into()), Just(Revision::default())]
 }
 
 fn request() -> impl Strategy<Value = String> {
@@ -128,7 +128,7 @@ prop_compose! {
         (offered, demanded) in (any::<bool>(), option::weighted(0.2, Just("a rule".to_owned()))), operation in planned(),
     ) -> Proposal {
         let plan = plan.map(|plan| PlannedChanges { operation, ..plan });
-        let commit = if operation == Operation::Destroy { String::new() } else { commit };
+        let commit = if operation == Operation::Destroy { Revision::default() } else { commit };
         let wish = Wish { operation, commit, generation, reconcile_request, refresh };
         Proposal { state, plan, wish, update: "plan-1".into(), offered, demanded, by: None, expires, note: String::new(), failures }
     }
@@ -303,7 +303,7 @@ prop_compose! {
         stack.status.scope = scope;
         stack.status.project = project.then(|| ("shop".to_owned(), "yaml".to_owned()));
         stack.status.conflict = conflict;
-        let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: String::new() };
+        let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: Revision::default() };
         stack.status.current_update = (run != RunState::None).then_some(named);
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
@@ -374,7 +374,7 @@ proptest! {
 
     #[test]
     fn sweep_hints_every_stack(snapshot in a_snapshot()) {
-        let turn = its_turn(&snapshot.stack.uid, 1, 1, 1, now());
+        let turn = its_turn(snapshot.stack.uid.as_str(), 1, 1, 1, now());
         prop_assert!(due(&snapshot.stack, turn, now()), "it is its turn each second");
     }
 
@@ -446,7 +446,7 @@ fn a_plan_that_waits() -> Proposal {
         plan: Some(support::changes(support::hash_of('a'), &[(ChangeKind::Create, 1)])),
         wish: Wish {
             operation: Operation::Up,
-            commit: String::new(),
+            commit: Revision::default(),
             generation: 1,
             reconcile_request: String::new(),
             refresh: false,

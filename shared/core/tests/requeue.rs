@@ -51,7 +51,7 @@ fn sweep_hints_unseen_and_overdue_and_each_once_a_period() {
     stack.generation -= 1;
     let turns = |ticks| {
         let at = (0..10).map(|tick| now() + SignedDuration::from_secs(tick * 60));
-        at.filter(|at| due(&stack, its_turn(&stack.uid, 600, 60, ticks, *at), *at)).count()
+        at.filter(|at| due(&stack, its_turn(stack.uid.as_str(), 600, 60, ticks, *at), *at)).count()
     };
     assert_eq!((turns(1), turns(3), turns(100)), (1, 3, 10), "a turn counts in a pass of so many ticks");
 }

@@ -41,7 +41,7 @@ fn tree_is_requested_once_and_again_without_an_answer() {
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
 
-    let revision = "main@sha1:bbb".to_owned();
+    let revision = "main@sha1:bbb".into();
     snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into(), polled: None });
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, [fetch], "another revision is another request");
 }
@@ -118,7 +118,7 @@ fn revision_without_relevant_changes_counts_as_run() {
     let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
     snapshot.stack.paths = Some("modules".into());
     snapshot.stack.status.scope = Some("same".into());
-    let digest = "sha256:bbb".to_owned();
+    let digest = "sha256:bbb".into();
     snapshot.source = Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest, polled: None });
 
     snapshot.tree = stored("same");

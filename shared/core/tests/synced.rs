@@ -51,7 +51,7 @@ fn first_matching_rule_decides() {
         ("unknown state", after(Unknown, 0, 5), COMMIT, Sync::Synced),
     ];
     for (name, stack, commit, expected) in rows {
-        assert_eq!(is_synced(&stack, commit, None, now()), expected, "{name}");
+        assert_eq!(is_synced(&stack, &commit.into(), None, now()), expected, "{name}");
     }
 }
 
@@ -78,9 +78,9 @@ fn a_resync_frequency_below_a_minute_is_a_minute() {
         let mut stack = stack_after(last_update(Succeeded, 0, 59));
         stack.spec.continue_resync_on_commit_match = true;
         stack.spec.resync_frequency_seconds = frequency;
-        assert_eq!(is_synced(&stack, COMMIT, None, now()), Sync::Synced, "{frequency:?}");
+        assert_eq!(is_synced(&stack, &COMMIT.into(), None, now()), Sync::Synced, "{frequency:?}");
         stack.status.last_update = Some(last_update(Succeeded, 0, 60));
-        assert_ne!(is_synced(&stack, COMMIT, None, now()), Sync::Synced, "{frequency:?}");
+        assert_ne!(is_synced(&stack, &COMMIT.into(), None, now()), Sync::Synced, "{frequency:?}");
     }
 }
 

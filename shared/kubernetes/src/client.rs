@@ -9,7 +9,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use driftless_contract::{EVENT_REPORTER, ObjectKey};
+use driftless_contract::{EVENT_REPORTER, ObjectKey, Revision};
 use futures::AsyncBufReadExt as _;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -432,7 +432,7 @@ impl Cluster for Client {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&str>,
+        revision: Option<&Revision>,
         at: Timestamp,
     ) {
         let (namespace, name) = place(regarding);
@@ -442,7 +442,7 @@ impl Cluster for Client {
             metadata: ObjectMeta {
                 generate_name: Some(format!("{name:.200}-")),
                 namespace: Some(namespace.into()),
-                annotations: revision.map(|revision| [(EVENT_REVISION.to_owned(), revision.to_owned())].into()),
+                annotations: revision.map(|revision| [(EVENT_REVISION.to_owned(), revision.to_string())].into()),
                 ..ObjectMeta::default()
             },
             note: Some(note[..note.floor_char_boundary(NOTE_BYTES)].into()),

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, fmt, future::Future};
 
 pub use client::Client;
 pub use clusters::{Clusters, LABELS_KEPT};
-use driftless_contract::ObjectKey;
+use driftless_contract::{ObjectKey, Revision};
 pub use driftless_core::{EventReason, EventType};
 use jiff::Timestamp;
 use kube::{
@@ -242,7 +242,7 @@ pub trait Cluster {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&str>,
+        revision: Option<&Revision>,
         at: Timestamp,
     ) -> impl Future<Output = ()>;
 }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_contract::ObjectKey;
+use driftless_contract::{ObjectKey, Revision};
 use driftless_kubernetes::{
     Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Result, Selector, WATCH, metadata_patch,
 };
@@ -442,7 +442,7 @@ impl Cluster for World {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        _revision: Option<&str>,
+        _revision: Option<&Revision>,
         _at: Timestamp,
     ) {
         let meta = regarding.meta();

@@ -1,5 +1,5 @@
 use driftless_aws::{Error, Result, Started, TaskPage, TaskState, Tasks};
-use driftless_contract::{Launch, ObjectKey, RunId, RunMessage, keys, to_json};
+use driftless_contract::{Claim, Launch, ObjectKey, RunId, RunMessage, keys, to_json};
 use driftless_core::{StopCode, TaskEnd, TaskShape};
 use jiff::{SignedDuration, Timestamp};
 
@@ -80,7 +80,7 @@ impl World {
             namespace: String::new(),
             name: uid.into(),
         };
-        let run = RunId { update, uid: uid.into(), claim: String::new() };
+        let run = RunId { update, uid: uid.into(), claim: Claim::default() };
         let task =
             Task { run, client_token: arn.clone(), created: whole_second(state.now), spot: false, stopping: None, stopped: None };
         state.tasks.insert(arn.clone(), task);

@@ -42,7 +42,7 @@ pub fn check(input: &[u8]) {
     let put = |key: String, content: &[u8]| {
         world.drive(world.put(&key, content.into())).expect("a world without faults").expect("a world without faults");
     };
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     put(format!("{folder}launch"), to_json(&launch).as_bytes());
     let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), refused: None, at };
     put(format!("{folder}owner"), to_json(&owner).as_bytes());

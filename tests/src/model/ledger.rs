@@ -1,7 +1,7 @@
 //! The inputs and actions of runners: the facts for the rules. Statuses do not count.
 
 use driftless_api::Update;
-use driftless_contract::{Operation, RunSpec};
+use driftless_contract::{Operation, RunSpec, Uid};
 use driftless_core::Limits;
 
 use crate::scenario::SYSTEM;
@@ -10,10 +10,10 @@ use crate::scenario::SYSTEM;
 #[derive(Clone, Debug, Hash)]
 struct Op {
     /// The Update's uid.
-    uid: String,
+    uid: Uid,
     update: String,
     /// The uid of its Stack, and the Stack's generation.
-    stack: Option<(String, i64)>,
+    stack: Option<(Uid, i64)>,
     destroys: bool,
     pulumi_stack: String,
     /// `None` while it is in progress.
@@ -34,7 +34,7 @@ impl Ledger {
         let op = Op {
             uid: spec.run.uid.clone(),
             update: spec.run.update.name.clone(),
-            stack: stack.map(|stack| (stack.uid, generation().unwrap_or_default())),
+            stack: stack.map(|stack| (stack.uid.into(), generation().unwrap_or_default())),
             destroys: spec.operation == Operation::Destroy,
             // `dev` and `organization/p/dev` are one Pulumi stack of the only project.
             pulumi_stack: spec.stack.rsplit('/').next().unwrap_or_default().into(),
@@ -59,14 +59,14 @@ impl Ledger {
     }
 
     /// An operation ends. `None` if its task was killed.
-    pub(super) fn end(&mut self, uid: &str, succeeded: Option<bool>) {
-        if let Some(op) = self.ops.iter_mut().rfind(|op| op.uid == uid && op.succeeded.is_none()) {
+    pub(super) fn end(&mut self, uid: &Uid, succeeded: Option<bool>) {
+        if let Some(op) = self.ops.iter_mut().rfind(|op| op.uid == *uid && op.succeeded.is_none()) {
             op.succeeded = Some(succeeded == Some(true));
         }
     }
 
     /// A Stack no longer exists. Returns the rule that this breaks.
-    pub(super) fn gone(&self, stack_uid: &str) -> Result<(), String> {
+    pub(super) fn gone(&self, stack_uid: &Uid) -> Result<(), String> {
         let last = self.ops.iter().rfind(|op| op.stack.as_ref().is_some_and(|(uid, _)| uid == stack_uid));
         match last.filter(|last| !(last.destroys && last.succeeded == Some(true))) {
             None => Ok(()),
@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     /// The generation of the last successful run of a Pulumi stack.
-    pub(super) fn ran(&self, stack_uid: &str) -> Option<i64> {
+    pub(super) fn ran(&self, stack_uid: &Uid) -> Option<i64> {
         let ran = self.ops.iter().rfind(|op| op.succeeded == Some(true) && op.stack.is_some())?;
         ran.stack.as_ref().filter(|(uid, _)| uid == stack_uid).map(|(_, generation)| *generation)
     }

@@ -1,10 +1,10 @@
 //! The world outside the functions: tasks continue, S3 and ECS notify, and the sweep comes.
 
-use driftless_api::{Stack, Update, finalizer};
+use driftless_api::{Stack, Update, finalizer, uid_of};
 use driftless_aws::Objects;
 use driftless_contract::{
-    Document as _, FailureReason, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, keys,
-    to_json,
+    Document as _, FailureReason, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, Uid, VERSION, Verdict,
+    keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{LiveTask, Message, World};
@@ -23,7 +23,7 @@ const MAX_SWEPT: u32 = 60;
 /// The progress of a run's task.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Progress {
-    Running { uid: String },
+    Running { uid: Uid },
     Reported,
 }
 
@@ -89,7 +89,7 @@ impl State {
                     Ok(spec) => {
                         self.begun.push((arn.into(), Progress::Running { uid: spec.run.uid.clone() }));
                         let update = get_object::<Update>(&self.world, &spec.run.update);
-                        let update = update.filter(|update| update.uid().as_ref() == Some(&spec.run.uid));
+                        let update = update.filter(|update| uid_of(update) == spec.run.uid);
                         let begun = self.ledger.begin(&spec, update.as_ref(), scenario.limits);
                         self.violate(begun);
                     }

@@ -2,8 +2,8 @@
 
 use std::{iter, rc::Rc};
 
-use driftless_api::{Stack, Update, finalizer};
-use driftless_contract::{Hint, LaunchHint, ObjectKey, VERSION, keys};
+use driftless_api::{Stack, Update, finalizer, uid_of};
+use driftless_contract::{Hint, LaunchHint, ObjectKey, Uid, VERSION, keys};
 use driftless_core::{Admissions, Limits, Readiness, Stack as CoreStack};
 use driftless_kubernetes::{Cluster, Object, Pages, Selector};
 use driftless_source::{Digest, Manifest, Tree};
@@ -91,8 +91,8 @@ impl Scenario {
     }
 
     /// The uid of the Stack, if it exists.
-    pub(super) fn stack_uid(world: &World) -> Option<String> {
-        world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.to_owned()))
+    pub(super) fn stack_uid(world: &World) -> Option<Uid> {
+        world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.into()))
     }
 
     /// Names an object that is not in its final state.
@@ -100,7 +100,7 @@ impl Scenario {
         let world = &state.world;
         for update in list::<Update>(world) {
             let name = update.name_any();
-            let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
+            let outcome = format!("{}outcome", keys::run(CLUSTER, &uid_of(&update)));
             if !update.is_complete() || get(world, &outcome).is_none() {
                 return Some(format!("Update {name} has not ended"));
             }
@@ -121,7 +121,7 @@ impl Scenario {
             return Some(format!("{left} is left"));
         }
         let stack = get_object::<Stack>(world, &stack_key()).filter(|_| self.reconciles)?;
-        let uid = stack.uid().unwrap_or_default();
+        let uid = uid_of(&stack);
         let CoreStack { status, deleting, generation, .. } = CoreStack::from(&stack);
         let is_ready = status.readiness == Some(Readiness::Ready) && status.current_update.is_none();
         let ran = state.ledger.ran(&uid);
@@ -153,7 +153,7 @@ fn create_source(world: &World) {
     let mut spool = Vec::new();
     // A file of this size exceeds no limit.
     if let Ok(tree) = Tree::from_files([("Pulumi.yaml", content.as_bytes())], &mut spool) {
-        let folder = keys::tree(&key(api_version, kind, NAMESPACE, name), &digest);
+        let folder = keys::tree(&key(api_version, kind, NAMESPACE, name), &digest.as_str().into());
         put(world, &format!("{folder}manifest"), String::from_utf8_lossy(&Manifest::of(&tree).to_bytes()).into());
         put(world, &format!("{folder}pack"), content.into());
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use driftless_api::{POLICY, Stack, names};
+use driftless_api::{POLICY, Stack, names, uid_of};
 use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
-use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState};
+use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState, Uid};
 use driftless_testkit::World;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -29,13 +29,13 @@ const INTRUDER: &str = "mallory";
 #[derive(Default)]
 pub(super) struct Approvals {
     /// Since when a Stack is guarded, and whether all its plans need an approval, by uid.
-    guarded: HashMap<String, (Timestamp, bool)>,
+    guarded: HashMap<Uid, (Timestamp, bool)>,
     /// The cluster has the policy as it is shipped.
     pub(super) policy: bool,
     /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without changes.
-    plans: HashMap<(String, PlanHash), Option<ChangeKind>>,
+    plans: HashMap<(Uid, PlanHash), Option<ChangeKind>>,
     /// How many approvals of a plan no run has used.
-    approved: HashMap<(String, PlanHash), u32>,
+    approved: HashMap<(Uid, PlanHash), u32>,
     /// The digest of the launcher for each set of inputs with a tree, and the inputs without the tree for each digest.
     bindings: HashMap<String, PlanHash>,
     bound: HashMap<PlanHash, String>,
@@ -47,10 +47,10 @@ pub(super) struct Approvals {
 
 impl Ledger {
     /// A user turned the guard of a Stack on, or off.
-    pub(super) fn guard(&mut self, uid: &str, annotation: Option<&str>) {
+    pub(super) fn guard(&mut self, uid: &Uid, annotation: Option<&str>) {
         let (now, guarded) = (self.now, &mut self.approvals.guarded);
         match annotation {
-            Some(policy) => _ = guarded.insert(uid.into(), (now, policy == "required")),
+            Some(policy) => _ = guarded.insert(uid.clone(), (now, policy == "required")),
             None => _ = guarded.remove(uid),
         }
     }
@@ -80,7 +80,7 @@ impl Ledger {
         &mut self,
         spec: &RunSpec,
         request: &PlanRequest,
-        stack: &str,
+        stack: &Uid,
         pulumi_stack: &str,
         pack: &[u8],
     ) -> PlannedChanges {
@@ -122,7 +122,7 @@ impl Ledger {
         self.check(is_known, || format!("13: the plan of {name} has another binding for the same inputs"));
         self.check(bound, || format!("13: the plan of {name} has the same binding for other inputs"));
         self.stats.plans += 1;
-        self.approvals.plans.insert((stack.into(), plan.hash.clone()), (!plan.is_empty()).then_some(kind));
+        self.approvals.plans.insert((stack.clone(), plan.hash.clone()), (!plan.is_empty()).then_some(kind));
         plan
     }
 
@@ -139,8 +139,8 @@ impl Ledger {
     }
 
     /// Records that a runner applies a plan.
-    pub(super) fn apply_plan(&mut self, spec: &RunSpec, stack: &str, plan: &PlannedChanges) {
-        let (name, found) = (&spec.run.update.name, (stack.to_owned(), plan.hash.clone()));
+    pub(super) fn apply_plan(&mut self, spec: &RunSpec, stack: &Uid, plan: &PlannedChanges) {
+        let (name, found) = (&spec.run.update.name, (stack.clone(), plan.hash.clone()));
         self.stats.applied += 1;
         self.stats.destroys += u64::from(plan.operation == Operation::Destroy);
         let Some((_, all)) = self.approvals.guarded.get(stack).copied() else { return };
@@ -153,8 +153,8 @@ impl Ledger {
     }
 
     /// Records that a plan has no changes: the Pulumi stack is what the Stack wants.
-    pub(super) fn is_deployed(&mut self, stack_uid: &str, spec: &RunSpec) {
-        self.secrets.insert(stack_uid.into(), secret_in(spec));
+    pub(super) fn is_deployed(&mut self, stack_uid: &Uid, spec: &RunSpec) {
+        self.secrets.insert(stack_uid.clone(), secret_in(spec));
     }
 
     /// Records that an operation begins to change a Pulumi stack.
@@ -229,7 +229,7 @@ pub(super) fn review(world: &World, ledger: &mut Ledger, dice: &mut Dice, calm: 
 }
 
 fn review_one(world: &World, ledger: &mut Ledger, stack: &Stack, choice: u32, breakage: Option<Breakage>) {
-    let uid = stack.metadata.uid.clone().unwrap_or_default();
+    let uid = uid_of(stack);
     let annotations = stack.metadata.annotations.clone().unwrap_or_default();
     let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
     let hash = plan.and_then(|plan| PlanHash::parse(plan.hash.as_deref()?));

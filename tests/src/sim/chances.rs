@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
+use driftless_contract::Claim;
 use jiff::SignedDuration;
 use rand_chacha::{
     ChaCha8Rng,
@@ -172,7 +173,7 @@ pub(super) struct Chances {
     pub(super) outage: Cell<Option<&'static str>>,
     dice: RefCell<BTreeMap<(&'static str, &'static str), Dice>>,
     /// The number of tasks of a Pulumi stack so far, by claim.
-    tasks: RefCell<HashMap<String, u32>>,
+    tasks: RefCell<HashMap<Claim, u32>>,
 }
 
 impl Chances {
@@ -194,10 +195,10 @@ impl Chances {
     }
 
     /// The dice of a new task: those of the `n`-th task of its Pulumi stack.
-    pub(super) fn of_task(&self, claim: &str) -> Dice {
+    pub(super) fn of_task(&self, claim: &Claim) -> Dice {
         let mut tasks = self.tasks.borrow_mut();
-        let n = tasks.entry(claim.into()).or_default();
+        let n = tasks.entry(claim.clone()).or_default();
         *n += 1;
-        Dice::new(self.seed, &["task", claim, &n.to_string()])
+        Dice::new(self.seed, &["task", claim.as_str(), &n.to_string()])
     }
 }

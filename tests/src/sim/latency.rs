@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use driftless_contract::ObjectKey;
-use driftless_core::{LastUpdateState, Readiness, Stack};
+use driftless_core::{LastUpdateState, Readiness, Revision, Stack, Uid};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -58,9 +58,9 @@ impl fmt::Display for Histogram {
 /// The last change of each Stack, by its uid.
 #[derive(Default)]
 pub(super) struct Changes {
-    wanted: BTreeMap<String, Wanted>,
+    wanted: BTreeMap<Uid, Wanted>,
     /// The revision of each source, by namespace and kind.
-    revisions: BTreeMap<(String, String), String>,
+    revisions: BTreeMap<(String, String), Revision>,
     /// Whether the bounds hold.
     pub(super) are_bounded: bool,
 }
@@ -130,11 +130,11 @@ impl Ledger {
     }
 
     /// A Stack's run starts.
-    pub(super) fn change_runs(&mut self, uid: &str, generation: i64, request: &str, revision: &str) {
+    pub(super) fn change_runs(&mut self, uid: &Uid, generation: i64, request: &str, revision: &Revision) {
         let now = self.now;
         let Some(wanted) = self.changes.wanted.get_mut(uid) else { return };
         let newest = self.changes.revisions.get(&(wanted.source.0.clone(), wanted.source.1.into()));
-        let is_new = (wanted.asked.0, &*wanted.asked.1, newest.map(String::as_str)) == (generation, request, Some(revision));
+        let is_new = (wanted.asked.0, &*wanted.asked.1, newest) == (generation, request, Some(revision));
         if is_new && !std::mem::replace(&mut wanted.runs, true) {
             self.stats.begun.record(now.duration_since(wanted.since));
         }

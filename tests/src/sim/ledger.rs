@@ -47,7 +47,7 @@ use std::{
 
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
-use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, StackReason};
+use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Revision, Stack, StackReason, Uid};
 use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -67,10 +67,10 @@ use crate::scenario::SYSTEM;
 pub(super) const LOOK: SignedDuration = SignedDuration::from_secs(90);
 
 /// The state that an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
-type State = (String, i64, String, String, Operation, Option<String>);
+type State = (Uid, i64, String, Revision, Operation, Option<String>);
 
 /// What an Update asks for, as `lastUpdate` names it: the generation, the request and the revision.
-type Asked = (i64, String, String);
+type Asked = (i64, String, Revision);
 
 /// The known facts about an Update's operation.
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts")]
@@ -78,7 +78,7 @@ struct Run {
     /// `None` once its Update was deleted by force.
     state: Option<State>,
     /// The uid of its Stack; `None` for a user's Update, or one that was deleted before it started.
-    stack: Option<String>,
+    stack: Option<Uid>,
     operation: Operation,
     update: String,
     namespace: String,
@@ -125,11 +125,11 @@ pub(super) struct Ledger {
     /// The trace, if it is kept.
     trace: Option<Vec<String>>,
     /// By the Update's uid.
-    runs: BTreeMap<String, Run>,
+    runs: BTreeMap<Uid, Run>,
     /// Uids of Updates that were deleted by force.
-    forgotten: HashSet<String>,
+    forgotten: HashSet<Uid>,
     /// The uid of the Update whose operation is in progress, by Pulumi stack.
-    live: BTreeMap<String, String>,
+    live: BTreeMap<String, Uid>,
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
     /// The namespace of the Update for which a task was started, by the task's id.
@@ -139,7 +139,7 @@ pub(super) struct Ledger {
     /// When the disturbance ended, if it did.
     pub(super) calm_since: Option<Timestamp>,
     /// The uids of the Updates that have a slot.
-    pub(super) admitted: HashSet<String>,
+    pub(super) admitted: HashSet<Uid>,
     /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it does not wait.
     pub(super) preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
@@ -149,17 +149,17 @@ pub(super) struct Ledger {
     /// The names of Stacks' Updates that refresh first.
     refreshes: HashSet<String>,
     /// The uids of the Updates whose task's capacity Spot reclaimed.
-    reclaimed: HashSet<String>,
+    reclaimed: HashSet<Uid>,
     /// The names of Updates whose last task failed to start.
     never_started: HashSet<String>,
     /// By the Stack's uid.
-    last: HashMap<String, LastUpdate>,
+    last: HashMap<Uid, LastUpdate>,
     /// The uid of an existing Stack and whether its deletion destroys, by name.
-    pub(super) stacks: HashMap<String, (String, bool)>,
+    pub(super) stacks: HashMap<String, (Uid, bool)>,
     /// The value of its Secret in a Stack's last operation, by the Stack's uid.
-    pub(super) secrets: HashMap<String, Option<String>>,
+    pub(super) secrets: HashMap<Uid, Option<String>>,
     /// The limit on retries, by the Stack's uid and generation.
-    retries: HashMap<(String, i64), i64>,
+    retries: HashMap<(Uid, i64), i64>,
     /// What the Stacks say of their ends, by name.
     lives: HashMap<String, Life>,
     /// The names of the Stacks that users deleted.
@@ -266,14 +266,14 @@ impl Ledger {
     }
 
     /// Records that an Update was deleted by force, so that its Stack need not record its run.
-    pub(super) fn forget(&mut self, uid: &str) {
-        self.forgotten.insert(uid.into());
+    pub(super) fn forget(&mut self, uid: &Uid) {
+        self.forgotten.insert(uid.clone());
         if let Some(run) = self.runs.get_mut(uid) {
             run.state = None;
         }
     }
 
-    pub(super) fn is_forgotten(&self, uid: &str) -> bool {
+    pub(super) fn is_forgotten(&self, uid: &Uid) -> bool {
         self.forgotten.contains(uid)
     }
 
@@ -283,7 +283,7 @@ impl Ledger {
         self.never_started.remove(&spec.run.update.name);
         let is_hostile = spec.run.update.namespace == HOSTILE;
         // Both tenants have a Pulumi stack of that name.
-        let pulumi_stack = if is_hostile { &spec.run.claim } else { pulumi_stack };
+        let pulumi_stack = if is_hostile { spec.run.claim.as_str() } else { pulumi_stack };
         // The tenant may have changed its Update since the launch.
         let update = update.filter(|_| !is_hostile);
         let (name, uid) = (spec.run.update.name.clone(), spec.run.uid.clone());
@@ -291,7 +291,7 @@ impl Ledger {
         self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
         let other = self.live.get(pulumi_stack).map(|other| self.runs[other].update.clone());
         self.check(other.is_none(), || format!("1: {name} begins while {other:?} is under way on {pulumi_stack}"));
-        let stack = update.and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid);
+        let stack = update.and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid.into());
         self.stats.by_hand += u64::from(update.is_some() && stack.is_none());
         self.stats.elsewhere += u64::from(spec.run.update.namespace == SYSTEM);
         let known = update.filter(|_| !self.forgotten.contains(&uid));
@@ -348,7 +348,7 @@ impl Ledger {
     fn state(&mut self, update: &Update, spec: &RunSpec, pack: &[u8]) -> Option<State> {
         let name = update.name_any();
         let ours = update.spec.driftless.as_ref()?;
-        let (generation, commit) = (ours.stack_generation?, ours.commit.clone()?);
+        let (generation, commit) = (ours.stack_generation?, Revision::from(ours.commit.as_ref()?));
         let marker = spec.config.first().map(|config| config.value == ConfigValue::String(generation.to_string()));
         self.check(spec.operation == Operation::Destroy || marker == Some(true), || {
             format!("3: {name} is of generation {generation}, its configuration is not")
@@ -361,7 +361,7 @@ impl Ledger {
             }
         };
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
-        let stack_uid = update.stack(SYSTEM).map(|stack| stack.uid);
+        let stack_uid = update.stack(SYSTEM).map(|stack| Uid::from(stack.uid));
         let request = ours.reconcile_request.clone().unwrap_or_default();
         let secret = approvals::secret_in(spec);
         let stack_uid = stack_uid?;
@@ -386,18 +386,18 @@ impl Ledger {
     }
 
     /// Allows a repetition of what a Stack ran so far.
-    fn supersede(&mut self, stack_uid: &str) {
-        let of_stack = |run: &&mut Run| run.stack.as_deref() == Some(stack_uid);
+    fn supersede(&mut self, stack_uid: &Uid) {
+        let of_stack = |run: &&mut Run| run.stack.as_ref() == Some(stack_uid);
         self.runs.values_mut().filter(of_stack).for_each(|run| run.superseded = true);
     }
 
     /// The value of its Secret in a Stack's last operation.
-    pub(super) fn secret_of(&self, stack_uid: &str) -> Option<&str> {
+    pub(super) fn secret_of(&self, stack_uid: &Uid) -> Option<&str> {
         self.secrets.get(stack_uid)?.as_deref()
     }
 
     /// Records the end of an operation: its report, or that it was killed.
-    pub(super) fn end_operation(&mut self, uid: &str, reported: Option<(bool, u32)>) {
+    pub(super) fn end_operation(&mut self, uid: &Uid, reported: Option<(bool, u32)>) {
         let succeeded = reported.map(|(succeeded, _)| succeeded);
         self.stats.failures += u64::from(succeeded != Some(true));
         let Some(run) = self.runs.get_mut(uid) else { return };
@@ -570,7 +570,7 @@ impl Ledger {
         });
         let ours = update.spec.driftless.as_ref();
         if let Some(asked) = ours.and_then(|ours| {
-            Some((ours.stack_generation?, ours.reconcile_request.clone().unwrap_or_default(), ours.commit.clone()?))
+            Some((ours.stack_generation?, ours.reconcile_request.clone().unwrap_or_default(), ours.commit.as_ref()?.into()))
         }) {
             self.asked.insert(update.name_any(), asked);
         }
@@ -594,5 +594,5 @@ fn tree_of(update: &Update) -> Option<String> {
         namespace: update.stack(SYSTEM).map_or_else(|| update.namespace(), |stack| Some(stack.namespace))?,
         name: source.name.clone(),
     };
-    Some(keys::tree(&source, tree.digest.as_ref()?).to_string())
+    Some(keys::tree(&source, &tree.digest.as_ref()?.into()).to_string())
 }

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use driftless_api::{Stack, Update};
+use driftless_api::{Stack, Update, uid_of};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, RunMessage};
 use driftless_core::{Limits, Stack as CoreStack, run::WaitReason};
@@ -385,8 +385,9 @@ impl Machine {
                         if !is_hostile {
                             self.ledger.borrow_mut().update_written(&update, is_stored);
                         }
-                        if let (Some(uid), Some(_)) = (&update.metadata.uid, &update.metadata.deletion_timestamp) {
-                            self.runners.iter_mut().for_each(|runner| runner.deleted(uid));
+                        if update.metadata.deletion_timestamp.is_some() {
+                            let uid = uid_of(&update);
+                            self.runners.iter_mut().for_each(|runner| runner.deleted(&uid));
                         }
                     }
                 }

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, io::Write as _, rc::Rc};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names};
+use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names, uid_of};
 use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
-use driftless_core::{LastUpdateState, PlanState, Proposal, Readiness, Stack as CoreStack, StackReason};
+use driftless_core::{LastUpdateState, PlanState, Proposal, Readiness, Revision, Stack as CoreStack, StackReason};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
@@ -123,7 +123,7 @@ impl Outside {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
                 let update = get::<Update>(world, &current?)?;
                 if force {
-                    ledger.forget(&update.uid().unwrap_or_default());
+                    ledger.forget(&uid_of(&update));
                     edit(world, &key(("auto.pulumi.com/v1alpha1", "Update", &update.name_any())), |update| {
                         update["metadata"]["finalizers"] = Value::Null;
                     });
@@ -273,10 +273,12 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     }
     let known = STACKS.iter().find(|known| known.0 == name)?;
     let revision = match known.2 {
-        Field::Program => get_in::<Program>(world, &namespace, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string(),
+        Field::Program => {
+            get_in::<Program>(world, &namespace, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string().into()
+        }
         Field::Flux => {
             let object = world.drive(world.get_dynamic(&key(REPOSITORY))).and_then(Result::ok).flatten()?;
-            Source::from_object(&object).artifact?.revision
+            Source::from_object(&object).artifact?.revision.into()
         }
     };
     if let (Some(prerequisite), Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })) =
@@ -328,9 +330,9 @@ pub(super) fn source_kind(stack: &str) -> &'static str {
 }
 
 /// The revision of a source as written. `None` if the object is no source, or has none yet.
-pub(super) fn revision(key: &ObjectKey, object: &Value) -> Option<String> {
+pub(super) fn revision(key: &ObjectKey, object: &Value) -> Option<Revision> {
     match key.kind.as_str() {
-        "Program" => Some(object["metadata"]["generation"].to_string()),
+        "Program" => Some(object["metadata"]["generation"].to_string().into()),
         "GitRepository" => Some(object["status"]["artifact"]["revision"].as_str()?.into()),
         _ => None,
     }
@@ -369,7 +371,7 @@ pub(super) fn annotate(world: &World, stack: &ObjectKey, annotations: &[(&str, O
 }
 
 fn guard(world: &World, ledger: &mut Ledger, stack: usize, policy: Option<&str>) {
-    if let Some(uid) = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.uid()) {
+    if let Some(uid) = get::<Stack>(world, STACKS[stack].0).map(|stack| uid_of(&stack)) {
         ledger.guard(&uid, policy);
         annotate(world, &stack_key(stack), &[(names::APPROVAL, policy)]);
     }
@@ -444,7 +446,7 @@ pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
 fn is_stored(world: &World, tree: &Tree) -> bool {
     let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else { return false };
     let source = key((&source.api_version, &source.kind, &source.name));
-    world.written_at(&format!("{}manifest", keys::tree(&source, digest))).is_some()
+    world.written_at(&format!("{}manifest", keys::tree(&source, &digest.into()))).is_some()
 }
 
 /// The Stacks that have `retryOnUpdateConflict`, and run on Spot.

@@ -11,7 +11,7 @@ use std::{
 use driftless_api::{Stack, names};
 use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
-use driftless_core::{Admissions, MAX_FAILURES, Stack as CoreStack, TaskShape};
+use driftless_core::{Admissions, MAX_FAILURES, Revision, Stack as CoreStack, TaskShape};
 use driftless_kubernetes::{
     Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page, Selector,
 };
@@ -342,7 +342,7 @@ impl Cluster for Wire {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&str>,
+        revision: Option<&Revision>,
         at: Timestamp,
     ) {
         let namespace = regarding.meta().namespace.as_deref().unwrap_or_default();

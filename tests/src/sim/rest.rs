@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use driftless_api::{Stack, Update, finalizer};
+use driftless_api::{Stack, Update, finalizer, uid_of};
 use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{
@@ -86,13 +86,13 @@ impl Machine {
             let world = &self.calm;
             let ledger = self.ledger.borrow();
             let of_stacks = outside::stacks(world).iter().find_map(|stack| {
-                let uid = stack.metadata.uid.as_deref().unwrap_or_default();
+                let uid = uid_of(stack);
                 let namespace = stack.namespace().unwrap_or_default();
                 if self.outside.terminated && namespace == NAMESPACE {
                     let status = CoreStack::from(stack).status;
                     return Some(format!("Stack {} outlives its namespace: {status:?}", stack.name_any()));
                 }
-                let ran_with = ledger.secret_of(uid);
+                let ran_with = ledger.secret_of(&uid);
                 let status = CoreStack::from(stack).status;
                 let is_given_up =
                     status.plan.proposal.is_some_and(|plan| plan.state == PlanState::Failed && plan.expires.is_none());
@@ -133,7 +133,7 @@ impl Machine {
             let written = lease.annotations().values().next().map_or("", String::as_str);
             let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
             // A claim whose holder was deleted by force is only released when another run wants it.
-            if holder.is_some_and(|uid| self.ledger.borrow().is_forgotten(uid)) {
+            if holder.is_some_and(|uid| self.ledger.borrow().is_forgotten(&uid.into())) {
                 continue;
             }
             if lease.name_any() != keys::ADMISSIONS {
@@ -174,7 +174,7 @@ impl Machine {
                 // It waits for something that will never exist.
                 continue;
             }
-            let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
+            let outcome = format!("{}outcome", keys::run(CLUSTER, &uid_of(&update)));
             if !update.is_complete() || self.world.written_at(&outcome).is_none() {
                 return Err(format!("5: Update {name} is left without an outcome"));
             }
@@ -193,7 +193,7 @@ impl Machine {
 pub(super) fn is_too_late(world: &World, update: &Update) -> bool {
     let Some(stack) = update.stack(SYSTEM) else { return false };
     let stack = world.drive(Cluster::get::<Stack>(world, &stack.namespace, &stack.name)).and_then(Result::ok).flatten();
-    let outcome = keys::run(CLUSTER, &update.uid().unwrap_or_default()).outcome();
+    let outcome = keys::run(CLUSTER, &uid_of(update)).outcome();
     let is_recorded = matches!(world.drive(world.exists(&outcome)), Some(Ok(true)));
     !is_recorded && !stack.is_some_and(|stack| stack.names(&update.name_any()))
 }

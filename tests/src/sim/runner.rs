@@ -1,10 +1,10 @@
 //! Runners: one per task. A runner waits for its spec, runs an operation for a while, reports, and stops.
 
-use driftless_api::Update;
+use driftless_api::{Update, uid_of};
 use driftless_aws::Objects;
 use driftless_contract::{
-    Document as _, Drift, FailureReason, Lock, OutputValue, Phase, PlannedChanges, RunResult, RunSpec, VERSION, Verdict, keys,
-    to_json,
+    Document as _, Drift, FailureReason, Lock, OutputValue, Phase, PlannedChanges, RunResult, RunSpec, Uid, VERSION, Verdict,
+    keys, to_json,
 };
 use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
@@ -100,7 +100,7 @@ enum Step {
     Stopping,
     /// Ends only if it is stopped. `update_uid` if it was given a run.
     Rogue {
-        update_uid: Option<String>,
+        update_uid: Option<Uid>,
         told: bool,
     },
 }
@@ -121,7 +121,7 @@ impl Runner {
     }
 
     /// Continues until ECS is asked to stop it.
-    fn never_end(&mut self, update_uid: Option<String>, now: Timestamp, ledger: &mut Ledger) {
+    fn never_end(&mut self, update_uid: Option<Uid>, now: Timestamp, ledger: &mut Ledger) {
         ledger.stats.rogues += 1;
         ledger.tell(|| format!("task {} does not end by itself", keys::task_id(&self.arn)));
         self.wake = now + NEVER;
@@ -133,9 +133,9 @@ impl Runner {
     }
 
     /// Its Update was deleted: half of the operations end only if they are stopped.
-    pub(super) fn deleted(&mut self, update_uid: &str) {
+    pub(super) fn deleted(&mut self, update_uid: &Uid) {
         if let Step::Running { spec, began, hangs: true, told: false, .. } = &self.step
-            && spec.run.uid == update_uid
+            && spec.run.uid == *update_uid
         {
             self.wake = *began + NEVER;
         }
@@ -248,7 +248,7 @@ impl Runner {
         let pack = get(world, &format!("{folder}in/pack")).unwrap_or_default();
         let key = &spec.run.update;
         let update = world.drive(Cluster::get::<Update>(world, &key.namespace, &key.name)).and_then(Result::ok).flatten();
-        let update = update.filter(|update| update.metadata.uid.as_ref() == Some(&spec.run.uid));
+        let update = update.filter(|update| uid_of(update) == spec.run.uid);
         if spec.identity && get(world, &format!("{folder}in/identity")).is_none() {
             ledger.violate(|| format!("3: {} begins and has no identity", key.name));
         }
@@ -280,7 +280,7 @@ impl Runner {
         };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
-        let stack = update.as_ref().and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid).unwrap_or_default();
+        let stack = update.as_ref().and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid.into()).unwrap_or_default();
         let target = pulumi_stack(&spec.stack);
         let plan = spec.plan.as_ref().map(|request| ledger.plan(&spec, request, &stack, target, &pack));
         let is_stale = plan.as_ref().is_some_and(|plan| ledger.is_stale(&spec, plan));

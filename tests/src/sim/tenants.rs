@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_contract::{ObjectKey, keys};
-use driftless_core::{Admissions, Applicant};
+use driftless_core::{Admissions, Applicant, Uid};
 use driftless_testkit::CLUSTER;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ impl Ledger {
     /// The list of the runs with a slot and of the waiting ones was written.
     fn admissions_written(&mut self, all: &Admissions) {
         self.tell(|| {
-            let names = |runs: &BTreeMap<String, Applicant>| {
+            let names = |runs: &BTreeMap<Uid, Applicant>| {
                 runs.values().map(|run| format!("{}/{}", run.tenant(), run.name)).collect::<Vec<_>>().join(", ")
             };
             format!("slots: {}; waiting: {}; served {:?}", names(&all.running), names(&all.waiting), all.served)

@@ -75,6 +75,11 @@ async fn parts(
         tokio::try_join!(Box::pin(cluster), Moto::start(dirs, supervisor), AwsCli::start(dirs, supervisor), image(dirs))?;
     let region = REGION.to_owned();
     let [subnets, groups] = network(dirs, &aws_cli, &moto.endpoint).await?;
+    // EKS describes the cluster, as `make deploy` reads it.
+    let role = "arn:aws:iam::123456789012:role/eks";
+    let create =
+        format!("eks create-cluster --name {} --role-arn {role} --resources-vpc-config subnetIds={subnets}", cluster::NAME);
+    call(dirs, &aws_cli, &moto.endpoint, &create).await?;
     let ground = Ground { region, moto: moto.endpoint, runner: binary(project, "runner")?, image, instances: INSTANCES, outages };
     let eks = Eks { cluster: cluster::NAME.into(), listener: authenticator };
     let account = Account::start(Arc::clone(dirs), tasks, eks, ground).await?;
@@ -104,12 +109,7 @@ async fn parts(
 
 /// Two public subnets of moto's default VPC, and a security group without inbound rules.
 pub async fn network(dirs: &Dirs, aws_cli: &AwsCli, endpoint: &str) -> Result<[String; 2]> {
-    let ask = async |words: &str| -> Result<String> {
-        let mut aws = command(dirs, &aws_cli.program);
-        aws.arg("ec2").args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", endpoint]);
-        aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
-        Ok(output(aws).await?.trim().to_owned())
-    };
+    let ask = async |words: &str| call(dirs, aws_cli, endpoint, &format!("ec2 {words}")).await;
     let subnets = ask("describe-subnets --query Subnets[:2].SubnetId").await?.replace('\t', ",");
     let vpc = ask("describe-vpcs --query Vpcs[0].VpcId").await?;
     let group = format!("create-security-group --group-name tasks --description tasks --vpc-id {vpc} --query GroupId");
@@ -119,4 +119,12 @@ pub async fn network(dirs: &Dirs, aws_cli: &AwsCli, endpoint: &str) -> Result<[S
     let table = ask("describe-route-tables --query RouteTables[0].RouteTableId").await?;
     ask(&format!("create-route --route-table-id {table} --destination-cidr-block 0.0.0.0/0 --gateway-id {gateway}")).await?;
     Ok([subnets, group])
+}
+
+/// A call of moto, and its answer as text.
+async fn call(dirs: &Dirs, aws_cli: &AwsCli, endpoint: &str, words: &str) -> Result<String> {
+    let mut aws = command(dirs, &aws_cli.program);
+    aws.args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", endpoint]);
+    aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
+    Ok(output(aws).await?.trim().to_owned())
 }

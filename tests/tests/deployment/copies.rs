@@ -10,11 +10,42 @@ use super::*;
 const COPIERS: [&str; 2] = ["crane", "skopeo"];
 const NEITHER: &str =
     "neither crane nor skopeo is on PATH, and one of them copies the images into this account's ECR; nothing was changed";
+const COPIES: &str = "arn:aws:ecr:eu-central-2:123456789012:repository/driftless/copies/*";
+const CLOSED: &str = "ImageRepositories does not let tasks pull from arn:aws:ecr:eu-central-2:123456789012:repository/";
 /// The images, all with the tag `1`.
 const IMAGES: [&str; 5] = ["pulumi", "base", "go", "runner", "forwarder"];
 
-/// A deployment of images of another registry. Amazon ECR Public and the account's ECR are that registry too: moto's ECR accepts
-/// no push.
+/// The ECR of another account, and a host with a similar name.
+const OTHERS: &str = "444455556666.dkr.ecr.us-east-1.amazonaws.com";
+const SIMILAR: &str = "444455556666.dkr.ecr.us-east-1.amazonaws.com.example";
+/// In place of crane: `ASKED` has its calls. Real crane finds the login to each registry of ECR in its settings, then does the call
+/// with another registry. `$DENIED` is a part of a call that the registry denies.
+const CRANE: &str = r#"echo "$@" >>ASKED
+for word; do
+  case $word in *.dkr.ecr.*)
+    case $(REAL auth get "${word%%/*}" 2>/dev/null) in
+    *'"Username":"AWS"'*) echo "login ${word%%/*}" >>ASKED ;;
+    *) echo "no login" >&2; exit 1 ;;
+    esac ;;
+  esac
+done
+case "$*" in *"${DENIED:-nothing is denied}"*) echo "DENIED: not today" >&2; exit 1 ;; esac
+exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
+/// In place of skopeo: as much of it as the scripts use, by crane. Its files have the logins to registries of ECR.
+const SKOPEO: &str = r#"echo "$@" >>ASKED
+before= names=
+for word; do
+  case $before in --authfile | --src-authfile | --dest-authfile) logins=$word ;; esac
+  case $word in docker://*.dkr.ecr.*) wanted=${word#docker://} wanted=${wanted%%/*} ;; esac
+  case $word in docker://*) names="$names ${word#docker://}" ;; esac
+  before=$word
+done
+[ -z "${wanted:-}" ] || grep -q "\"$wanted\": {\"auth\"" "$logins" || { echo "no login" >&2; exit 1; }
+case $1 in inspect) set -- manifest $names ;; *) set -- copy $names ;; esac
+exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
+
+/// A deployment of images of another registry. Amazon ECR Public, the account's ECR and that of another account are that registry
+/// too: moto's ECR accepts no push.
 struct Copying<'a> {
     tree: Tree<'a>,
     registry: Registry,
@@ -25,8 +56,14 @@ struct Copying<'a> {
     /// Without images.
     parameters: String,
     variables: Vec<(&'static str, String)>,
-    /// The calls of crane.
+    /// The calls of crane or skopeo.
     asked: PathBuf,
+}
+
+/// A stand-in with the names of a test.
+fn filled(text: &str, asked: &Path, real: &Path, [ecr, host]: [&str; 2]) -> String {
+    let words = [("ASKED", &*asked.to_string_lossy()), ("REAL", &real.to_string_lossy()), ("ECR", ecr), ("HOST", host)];
+    words.into_iter().chain([("OTHERS", OTHERS)]).fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
 impl<'a> Copying<'a> {
@@ -38,16 +75,12 @@ impl<'a> Copying<'a> {
         tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
         let ecr = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com");
         let asked = tree.root.join("asked");
-        tree.stand_in(
-            "crane",
-            &format!(
-                "echo \"$@\" >>{}\n[ \"$1\" != auth ] || {{ read -r token && test -n \"$token\"; exit; }}\n\
-                 exec {} $(echo \"$@\" | sed 's|{ecr}|{host}/ecr|g; s|public.ecr.aws|{host}|g')",
-                asked.display(),
-                dirs.tool("crane")?.display(),
-                host = registry.host
-            ),
-        )?;
+        tree.stand_in("crane", &filled(CRANE, &asked, &dirs.tool("crane")?, [&ecr, &registry.host]))?;
+        // As a user of Amazon's helper has it; it stores no login.
+        tree.stand_in("docker-credential-ecr-login", "echo 'not implemented' >&2; exit 1")?;
+        let helpers = json!({ "credHelpers": { &*ecr: "ecr-login", OTHERS: "ecr-login" } });
+        fs::create_dir(tree.root.join("docker"))?;
+        fs::write(tree.root.join("docker/config.json"), helpers.to_string())?;
         let mut digests = BTreeMap::new();
         for name in IMAGES {
             digests.insert(name, registry.push(name, "1", &[("name", name)]).await?);
@@ -60,6 +93,7 @@ impl<'a> Copying<'a> {
             ("ARTIFACTS_BUCKET", artifacts),
             ("BUILD", "no".to_owned()),
             ("CLUSTERS", "prod".to_owned()),
+            ("DOCKER_CONFIG", tree.root.join("docker").display().to_string()),
             ("KUBECONFIG_FILE", tree.root.join("clusters.yaml").display().to_string()),
             ("SUBNETS", subnets),
             ("SECURITY_GROUPS", groups),
@@ -69,9 +103,9 @@ impl<'a> Copying<'a> {
         Ok(Self { tree, registry, digests, ecr, parameters: parameters.join(" "), variables, asked })
     }
 
-    /// The images of runs, one of them in Amazon ECR Public.
+    /// The images of runs: in Amazon ECR Public, in the ECR of another account, and in a registry.
     fn images(&self) -> String {
-        format!("DefaultImage=public.ecr.aws/pulumi:1 RuntimeImages=yaml={0}/base:1,go={0}/go:1", self.registry.host)
+        format!("DefaultImage=public.ecr.aws/pulumi:1 RuntimeImages=yaml={OTHERS}/base:1,go={}/go:1", self.registry.host)
     }
 
     /// Runs `infra/deploy` with these images of runs. Returns its output, and the number of copies.
@@ -146,6 +180,12 @@ async fn images_are_copied_by_default_and_only_once() -> Result<()> {
         assert_eq!((copied, said.matches(": already copied\n").count()), (copies, there), "{said}");
     }
     copying.uses(&[("pulumi", "pulumi"), ("runner", "runner"), ("pulumi-yaml", "base"), ("pulumi-go", "go")]).await?;
+    // Repositories that were there get changed tags.
+    let tagged = [("TAGS", "Team=other")];
+    copying.deployed(&images, &tagged).await?;
+    let arn = format!("arn:aws:ecr:{REGION}:{ACCOUNT}:repository/{STACK}/copies/pulumi-go");
+    let tags = copying.tree.aws.run(&["ecr", "list-tags-for-resource", "--resource-arn", &arn]).await?;
+    assert_eq!(serde_json::from_str::<Value>(&tags)?["tags"], json!([{ "Key": "Team", "Value": "other" }]));
     // The runner as a parameter of the template.
     let runner = format!("{images} RunnerImage={}/runner:1", copying.registry.host);
     copying.deployed(&runner, &[("RUNNER_IMAGE", "")]).await?;
@@ -155,7 +195,12 @@ async fn images_are_copied_by_default_and_only_once() -> Result<()> {
     let closed =
         format!("DefaultImage={copy} RuntimeImages= ImageRepositories=arn:aws:ecr:us-east-1:123456789012:repository/mine/*");
     let (code, said, _) = copying.deploy(&closed, &[("RUNNER_IMAGE", &copy), ("FORWARDER_IMAGE", &copy)]).await?;
-    assert!(code == 1 && said.contains("ImageRepositories does not let tasks pull from driftless/copies/*"), "{said}");
+    assert!(code == 1 && said.contains(&format!("{CLOSED}driftless/copies/*; nothing was changed\n")), "{said}");
+    // Whether a copy is there is not known.
+    let denied = format!("digest {}/{STACK}/copies/pulumi@", copying.ecr);
+    let (code, said, copied) = copying.deploy(&images, &[("DENIED", &denied)]).await?;
+    let words = format!("cannot read whether {copy} exists: DENIED: not today; nothing was changed\n  allow pulls from ");
+    assert!(code == 1 && copied == 0 && said.contains(&words), "{words:?} is not in: {said}");
     let repositories = copying.repositories().await?;
     assert_eq!(repositories.len(), 5);
     for repository in repositories {
@@ -193,7 +238,10 @@ async fn images_stay_in_their_registries_on_request_until_an_upgrade() -> Result
     let own = format!("python={}/mine/python", copying.ecr);
     let pinned = format!("{own}@{}", put["image"]["imageId"]["imageDigest"].as_str().context("a digest")?);
     let absent = format!("{host}/absent:1");
-    let images = copying.images().replace(&format!("go={host}/go:1"), &format!("go={absent},{own}:1"));
+    let admitted =
+        ["444455556666:repository/base", "123456789012:repository/mine/*", "123456789012:repository/driftless/copies/*"];
+    let admitted = format!(" ImageRepositories={}", admitted.map(|name| format!("arn:aws:ecr:*:{name}")).join(","));
+    let images = copying.images().replace(&format!("go={host}/go:1"), &format!("go={absent},{own}:1")) + &admitted;
     let (said, copied) = copying.deployed(&images, &[("COPY_IMAGES", "no")]).await?;
     assert_eq!((copied, copying.repositories().await?.len()), (0, 1), "{said}");
     for line in [
@@ -207,13 +255,17 @@ async fn images_stay_in_their_registries_on_request_until_an_upgrade() -> Result
     assert_eq!(copying.parameter("DefaultImage").await?, default);
     assert_eq!(copying.parameter("RunnerImage").await?, format!("{host}/runner:1@{}", digests["runner"]));
     let images = copying.parameter("RuntimeImages").await?;
-    for image in [format!("yaml={host}/base@{}", digests["base"]), format!("go={absent}"), pinned.clone()] {
+    for image in [format!("yaml={OTHERS}/base@{}", digests["base"]), format!("go={absent}"), pinned.clone()] {
         assert!(images.contains(&image), "{image} is not in {images}");
     }
 
     // The stack has the other images.
-    let images = format!("RuntimeImages=yaml={host}/base@{},{pinned}", digests["base"]);
-    let (said, copied) = copying.deployed(&images, &[("RUNNER_IMAGE", ""), ("FORWARDER_IMAGE", "")]).await?;
+    let images = format!("RuntimeImages=yaml={host}/base@{},{pinned}{admitted}", digests["base"]);
+    let path = copying.without_copier()?;
+    let skopeo = filled(SKOPEO, &copying.asked, &dirs.tool("crane")?, [&copying.ecr, host]);
+    copying.tree.stand_in("skopeo", &skopeo)?;
+    fs::rename(copying.tree.root.join("bin/skopeo"), Path::new(&path).join("skopeo"))?;
+    let (said, copied) = copying.deployed(&images, &[("RUNNER_IMAGE", ""), ("FORWARDER_IMAGE", ""), ("PATH", &path)]).await?;
     assert_eq!(copied, 3, "{said}");
     copying.uses(&[("pulumi", "pulumi"), ("runner", "runner"), ("pulumi-yaml", "base")]).await?;
     assert!(copying.parameter("RuntimeImages").await?.contains(&pinned), "an image of the account stays where it is");
@@ -228,16 +280,40 @@ async fn copies_that_cannot_be_made_are_refused_before_any_change() -> Result<()
     let copying = Copying::start(&dirs, &supervisor, &moto).await?;
     let (images, bare) = (copying.images(), copying.without_copier()?);
     let other = format!("{images} ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine/*");
+    let added = format!("ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine/*,{COPIES}\n");
     let absent = images.replace("/go:1", "/go:2");
+    let similar = images.replace("public.ecr.aws/pulumi:1", &format!("{SIMILAR}/pulumi:1"));
+    let elsewhere = images.replace("public.ecr.aws/pulumi:1", &format!("{}/team/pulumi:1", copying.ecr));
     let before = inventory(&copying.tree.aws).await?;
     for (images, changed, parts) in [
         (&images, ("PATH", &*bare), [NEITHER, "\n  install crane: tests/tools/install registry, or ", "\n  COPY_IMAGES=no "]),
+        (&other, ("COPY_IMAGES", ""), [&format!("{CLOSED}driftless/copies/*; nothing was changed\n"), &added, "COPY_IMAGES=no"]),
         (
-            &other,
-            ("CHECK", "no"),
-            ["ImageRepositories does not let tasks pull from driftless/copies/*", "ImageRepositories=…", "COPY_IMAGES=no"],
+            &elsewhere,
+            ("COPY_IMAGES", ""),
+            [&format!("{CLOSED}team/pulumi; nothing was changed\n"), "repository/team/pulumi\n", "CHECK=no"],
         ),
         (&absent, ("CHECK", "no"), ["cannot read image ", "nothing was changed", "COPY_IMAGES=no"]),
+        (
+            &similar,
+            ("CHECK", "no"),
+            ["cannot read image ", ": no login; nothing was changed", "log in to its registry with crane"],
+        ),
+        (
+            &images,
+            ("DENIED", OTHERS),
+            ["/base:1: DENIED: not today; nothing was changed", "allow ecr:BatchGetImage", "COPY_IMAGES=no"],
+        ),
+        (
+            &images,
+            ("DENIED", "initiate-layer-upload"),
+            ["cannot push to ", "nothing was changed", "allow pushes to driftless/copies/*"],
+        ),
+        (
+            &images,
+            ("DENIED", "get-login-password"),
+            ["cannot log in to ", "nothing was changed", "allow ecr:GetAuthorizationToken"],
+        ),
         (&images, ("COPY_IMAGES", "true"), ["COPY_IMAGES=true is not supported", "use yes or no", ""]),
     ] {
         let (code, said, copied) = copying.deploy(images, &[changed]).await?;
@@ -245,12 +321,14 @@ async fn copies_that_cannot_be_made_are_refused_before_any_change() -> Result<()
         for part in parts {
             assert!(said.contains(part), "{changed:?}: {part:?} is not in: {said}");
         }
+        let asked = fs::read_to_string(&copying.asked).unwrap_or_default();
+        assert!(!asked.contains(&format!("login {SIMILAR}")), "AWS's token is only for AWS: {asked}");
     }
     assert_eq!((inventory(&copying.tree.aws).await?, copying.repositories().await?.len()), (before, 0));
 
     // Images of the account need no copy.
     let own = format!("{}/mine@{}", copying.ecr, copying.digests["base"]);
-    let images = format!("DefaultImage={own} RuntimeImages=yaml={own}");
+    let images = format!("DefaultImage={own} RuntimeImages=yaml={own} ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine");
     let changed = [("PATH", &*bare), ("RUNNER_IMAGE", &*own), ("FORWARDER_IMAGE", "")];
     copying.deployed(&images, &changed).await.map(drop)
 }

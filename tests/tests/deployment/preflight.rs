@@ -33,6 +33,7 @@ fn account() -> Answers {
         ("ec2.describe-security-groups", groups(&[("sg-1", &[everything()])])),
         ("ec2.describe-route-tables", tables(&route)),
         ("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": [] })),
+        ("eks.describe-cluster", eks(&json!({}))),
     ])
 }
 
@@ -73,6 +74,16 @@ fn without_internet(endpoints: &[Value]) -> Answers {
     answers.insert("ec2.describe-route-tables", json!({ "RouteTables": [table] }));
     answers.insert("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": endpoints }));
     answers
+}
+
+/// An EKS cluster with these differences from a new one.
+fn eks(changes: &Value) -> Value {
+    let mut network = json!({ "vpcId": "vpc-7", "clusterSecurityGroupId": "sg-7", "endpointPublicAccess": true,
+        "endpointPrivateAccess": true, "publicAccessCidrs": ["0.0.0.0/0"] });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        network[name] = value.clone();
+    }
+    json!({ "cluster": { "resourcesVpcConfig": network } })
 }
 
 /// The VPC's main route table with one route.
@@ -356,6 +367,62 @@ fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
     let warning = "warning: tasks: subnet-1, subnet-2 reach AWS only through VPC endpoints; Pulumi Cloud (api.pulumi.com)";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
     assert!(said.contains("use an S3 backend"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn functions_have_to_reach_the_api_servers() -> Result<()> {
+    let served = ["--new", "--eks", "prod", "production", "us-east-1"];
+    let in_vpc = [&served[..], &["FunctionSubnets=subnet-1", "FunctionSecurityGroups=sg-1"]].concat();
+    let (goes_on, _, said) = preflight(&account(), &served)?;
+    assert!(goes_on && said.contains("deploy: cluster prod: its API server is public\n"), "{said}");
+    for (changes, why) in [
+        (json!({ "endpointPublicAccess": false }), "is not public"),
+        (json!({ "publicAccessCidrs": ["203.0.113.0/24", "198.51.100.7/32"] }), "admits 203.0.113.0/24, 198.51.100.7/32 only"),
+        (json!({ "publicAccessCidrs": ["203.0.113.0/24"], "endpointPrivateAccess": false }), "admits 203.0.113.0/24 only"),
+    ] {
+        let mut answers = account();
+        answers.insert("eks.describe-cluster", eks(&changes));
+        let (goes_on, _, said) = preflight(&answers, &served)?;
+        let fact = format!(
+            "cluster prod: the API server of the EKS cluster production {why}; functions outside a VPC do not reach it\n"
+        );
+        assert!(!goes_on && said.contains(&fact), "{fact:?} is not in: {said}");
+        for remedy in
+            ["PARAMETERS='FunctionSubnets=", "with a way to vpc-7 and to AWS", "sg-7 is the security group of the cluster"]
+        {
+            assert!(said.contains(remedy), "{remedy:?} is not in: {said}");
+        }
+        let without = changes["endpointPrivateAccess"] == false;
+        assert_eq!(
+            said.contains("update-cluster-config --region us-east-1 --name production --resources-vpc-config "),
+            without,
+            "{said}"
+        );
+        let (goes_on, _, said) = preflight(&answers, &in_vpc)?;
+        assert!(goes_on, "{said}");
+    }
+    let mut answers = account();
+    let mut by_config_map = eks(&json!({}));
+    by_config_map["cluster"]["accessConfig"]["authenticationMode"] = "CONFIG_MAP".into();
+    answers.insert("eks.describe-cluster", by_config_map);
+    for arguments in [&served[..], &in_vpc] {
+        let (goes_on, _, said) = preflight(&answers, arguments)?;
+        assert!(!goes_on && said.contains("--access-config authenticationMode=API_AND_CONFIG_MAP"), "{said}");
+    }
+    for (error, words, is_refused) in [
+        (
+            "An error occurred (ResourceNotFoundException)",
+            "cluster prod: this account has no EKS cluster production in us-east-1",
+            true,
+        ),
+        ("An error occurred (AccessDeniedException)", "warning: cluster prod: cannot read whether the API server of ", false),
+    ] {
+        let mut answers = account();
+        answers.insert("eks.describe-cluster", json!(error));
+        let (goes_on, _, said) = preflight(&answers, &served)?;
+        assert!(goes_on != is_refused && said.contains(words), "{words:?} is not in: {said}");
+    }
     Ok(())
 }
 

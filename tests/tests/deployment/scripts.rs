@@ -38,6 +38,7 @@ use super::{ACCOUNT, Aws, STACK, list, project, stage};
 
 /// The Region of the EKS cluster.
 const EKS_REGION: &str = "eu-west-1";
+const EKS_CLUSTER: &str = "production";
 const RUNNER: &str = "driftless/runner";
 const FORWARDER_IMAGE: &str = "registry.example/forwarder:1";
 /// A fork, and its tag.
@@ -240,6 +241,32 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
         let (code, said) = tree.script("deploy", &[&whole[..], &[(name, value)]].concat()).await?;
         assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
     }
+    assert_eq!(inventory(&tree.aws).await?, json!([[], [], []]));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_without_a_public_api_server_is_refused_before_any_change() -> Result<()> {
+    let dirs = stage("private-cluster")?;
+    let supervisor = Supervisor::default();
+    let moto = Moto::start(&dirs, &supervisor).await?;
+    let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, "https://127.0.0.1:1/").await?;
+    let eks = Aws { region: EKS_REGION, ..tree.aws.clone() };
+    let update = ["eks", "update-cluster-config", "--name", EKS_CLUSTER];
+    eks.run(&[&update[..], &["--resources-vpc-config", "endpointPublicAccess=false,endpointPrivateAccess=true"]].concat())
+        .await?;
+    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.cli, &tree.aws.endpoint).await?;
+    let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
+    let variables = [
+        ("BUILD", "no"),
+        ("KUBECONFIG_FILE", &*kubeconfig),
+        ("SUBNETS", &*subnets),
+        ("SECURITY_GROUPS", &*groups),
+        ("RUNNER_IMAGE", RUNNER),
+    ];
+    let (code, said) = tree.script("deploy", &variables).await?;
+    let fact = "deploy: cluster prod: the API server of the EKS cluster production is not public; functions outside a VPC do not reach it\n";
+    assert!(code == 1 && said.contains(fact) && said.contains("PARAMETERS='FunctionSubnets="), "{said}");
     assert_eq!(inventory(&tree.aws).await?, json!([[], [], []]));
     Ok(())
 }

@@ -25,12 +25,15 @@ impl<'a> Tree<'a> {
         let tls = Certificates::create(aws.dirs, &aws.dirs.create("tls")?).await?;
         fs::write(root.join(CERTIFICATES), tls.authority.repeat(BUNDLE_BYTES.div_ceil(tls.authority.len())))?;
         fs::write(root.join(DAMAGED[0]), DAMAGED[1])?;
-        // moto's stacks never fail. This script reports a failed one: the first call about the stack returns ROLLED_BACK.
+        // moto's stacks never fail. This script reports a failed one: the first call about the stack returns ROLLED_BACK. moto denies
+        // nothing; this script denies the calls that have the text of DENIED.
         let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
         fs::create_dir(root.join("bin"))?;
         let text = format!(
             "#!/bin/sh\ncase \"$*\" in *\"describe-stacks --stack-name $ROLLED_BACK --query Stacks[0].StackStatus\"*)\n\
-             mkdir {} 2>/dev/null && echo ROLLBACK_COMPLETE && exit;; esac\nexec {} \"$@\"\n",
+             mkdir {} 2>/dev/null && echo ROLLBACK_COMPLETE && exit;;\n\
+             *\"${{DENIED:-nothing is denied}}\"*) echo 'An error occurred (AccessDeniedException): denied' >&2; exit 254;; esac\n\
+             exec {} \"$@\"\n",
             told.display(),
             aws.cli.program.display()
         );
@@ -49,7 +52,7 @@ impl<'a> Tree<'a> {
         // In the form of `aws eks update-kubeconfig`.
         let eks = json!({ "name": "prod", "user": { "exec": {
             "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws",
-            "args": ["--region", EKS_REGION, "eks", "get-token", "--cluster-name", "production", "--output", "json"],
+            "args": ["--region", EKS_REGION, "eks", "get-token", "--cluster-name", EKS_CLUSTER, "--output", "json"],
         } } });
         let names = ["prod", "lab", "other"];
         let mut kubeconfig = json!({
@@ -65,6 +68,10 @@ impl<'a> Tree<'a> {
             }
         }
         fs::write(root.join("clusters.yaml"), kubeconfig.to_string())?;
+        let cluster = ["--name", EKS_CLUSTER, "--role-arn", "arn:aws:iam::123456789012:role/eks"];
+        let network = ["--resources-vpc-config", "subnetIds=subnet-1,subnet-2"];
+        let eks = Aws { region: EKS_REGION, ..aws.clone() };
+        eks.run(&[&["eks", "create-cluster"], &cluster[..], &network].concat()).await?;
         let tree = Self { aws, root, webhook: server.to_owned() };
         // No registry of the internet answers a test.
         tree.stand_in("crane", "echo 'no such host' >&2; exit 1")?;

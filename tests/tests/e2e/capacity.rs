@@ -287,7 +287,11 @@ async fn message_that_crashes_its_function_each_time_is_a_dead_letter() -> Resul
     let path = |call: &Value| call["path"].as_str().is_some_and(|path| path.contains(task));
     let kills = world.journal(CALLS_LOG, 0, |call| call["kills"] == true && path(call))?;
     assert_eq!(kills.len(), 5, "{kills:#?}");
-    nothing_was_given_up(&world).await
+    let team = world.namespace("after-a-crash").await?;
+    apply(&team, "pulumi/pulumi:1", &["app".into()]).await?;
+    team.ready_after("app", 1).await?;
+    nothing_was_given_up(&world).await?;
+    team.clear().await
 }
 
 async fn queue(sqs: &aws_sdk_sqs::Client, name: &str) -> Result<String> {

@@ -5,7 +5,7 @@ use aws_sdk_s3::primitives::ByteStream;
 use driftless_api::Update;
 use driftless_contract::{Document as _, Launch, RunResult, Verdict, to_json};
 use driftless_tests::{
-    scenario::{Handle, RUN, Source},
+    scenario::{Handle, RUN, Source, is_ready},
     world::ready,
 };
 use jiff::Timestamp;
@@ -88,6 +88,8 @@ async fn task_whose_init_container_hangs_is_stopped_and_recorded() -> Result<()>
         Ok(())
     })
     .await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.wait("app", "to be Ready without the init container", is_ready).await?;
     team.clear().await
 }
 

@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_ecs::types::{AwsVpcConfiguration, LaunchType, NetworkConfiguration};
 use aws_sdk_s3::{error::ProvideErrorMetadata as _, primitives::ByteStream};
-use driftless_api::Update;
+use driftless_api::{Update, uid_of};
 use driftless_contract::{LaunchHint, ObjectKey, RunHint, keys, to_json};
 use driftless_tests::{
     aws::{CALLS_LOG, control::Invoked},
@@ -150,7 +150,7 @@ async fn look(world: &Handle, update: &Update) -> Result<()> {
     let key =
         ObjectKey { cluster, api_version, kind, namespace: update.namespace().context("a namespace")?, name: update.name_any() };
     let launch = LaunchHint::after(0, key.clone()).context("a hint")?;
-    let run = RunHint::after(0, key, update.uid()).context("a hint")?;
+    let run = RunHint::after(0, key, Some(uid_of(update))).context("a hint")?;
     for (function, hint) in [("Launcher", to_json(&launch)), ("Recorder", to_json(&run))] {
         let event = json!({ "Records": [{ "messageId": "look", "body": hint, "eventSource": "aws:sqs" }] });
         match world.control.invoke(function, &event).await? {

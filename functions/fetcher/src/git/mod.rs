@@ -169,7 +169,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         let place = Place::parse(self.url, git.allow_local)?;
         let wanted = wanted?;
         let stored = self.stored().await?;
-        let known = stored.as_ref().and_then(|stored| ObjectId::from_hex(stored.revision.as_bytes()).ok());
+        let known = stored.as_ref().and_then(|stored| ObjectId::from_hex(stored.revision.as_str().as_bytes()).ok());
         if let (Some(stored), Wanted::Commit(commit)) = (&stored, &wanted)
             && known == Some(*commit)
         {
@@ -254,7 +254,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
 
     async fn store(&self, found: Found) -> Result<FetchedArtifact, Stop> {
         let Found { commit, tree: (id, tree, mut spool) } = found;
-        let artifact = FetchedArtifact { revision: commit.to_string(), digest: format!("sha1:{id}") };
+        let artifact = FetchedArtifact { revision: commit.to_string().into(), digest: format!("sha1:{id}").into() };
         let folder = keys::tree(self.key, &artifact.digest);
         if !is_stored(self.fetcher.objects, &folder, self.fetcher.settings.retention, self.fetcher.now).await? {
             store::store(self.fetcher.objects, self.fetcher.settings, self.key, &folder, &tree, &mut spool)

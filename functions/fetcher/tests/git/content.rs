@@ -18,7 +18,7 @@ async fn a_branch_becomes_a_tree_with_modes_and_links() {
     assert_eq!(files, [("Pulumi.yaml", 25, false), ("deep/down/file", 7, false), ("run.sh", 10, true)]);
     assert_eq!(manifest.links["link"], "deep/down/file");
     let digest = site.poll(json!({ "projectRepo": url, "branch": "main" })).await.artifact.unwrap().digest;
-    assert_eq!(digest, format!("sha1:{}", run(&site.work(), &["rev-parse", "HEAD^{tree}"])));
+    assert_eq!(digest.as_str(), format!("sha1:{}", run(&site.work(), &["rev-parse", "HEAD^{tree}"])));
     let pack = &site.world.objects()[&format!("{}pack", keys::tree(&Site::key(), &digest))];
     assert_eq!(pack, b"name: shop\nruntime: yaml\ncontent#!/bin/sh\n");
 }

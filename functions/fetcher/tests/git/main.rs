@@ -141,7 +141,7 @@ impl Site {
         }
         let artifact = outcome.artifact.unwrap();
         assert!(self.world.objects().contains_key(&format!("{}manifest", keys::tree(&key, &artifact.digest))));
-        Ok(artifact.revision)
+        Ok(artifact.revision.to_string())
     }
 
     async fn answer(&self, key: &ObjectKey) -> FetchOutcome {
@@ -158,7 +158,7 @@ impl Site {
         let artifact = outcome.artifact.unwrap_or_else(|| panic!("{:?}", outcome.failure));
         let folder = keys::tree(&Self::key(), &artifact.digest);
         let manifest = Manifest::parse(&self.world.objects()[&format!("{folder}manifest")]).unwrap();
-        (artifact.revision, manifest)
+        (artifact.revision.to_string(), manifest)
     }
 
     /// The message of a failed fetch, and whether it is permanent.

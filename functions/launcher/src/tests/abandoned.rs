@@ -50,7 +50,7 @@ fn suspend(world: &World) {
 /// The reason that `n/u` waits for, or a fixed text if it was abandoned.
 fn outcome(world: &World) -> String {
     reconcile(world, &hint("u"));
-    let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
+    let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, &"uid-u".into()))).cloned();
     let given_up = owner.is_some_and(|owner| Owner::parse(&owner).unwrap().task.is_none());
     assert_eq!(tells_recorder_of(&received(world), "u"), given_up);
     if given_up { "given up".into() } else { waits(world, "u").0 }

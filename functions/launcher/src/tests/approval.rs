@@ -45,7 +45,7 @@ fn approved_plan_is_in_the_spec_and_in_the_launch_record() {
     let plan = spec(&world).plan.unwrap();
     assert_eq!(plan.approved, PlanHash::parse(&hash('a')));
     assert!(PlanHash::parse(&plan.key).is_some() && plan.tree.is_none());
-    let launch = Launch::parse(&world.objects()[&keys::run(CLUSTER, "uid-u").launch().to_string()]).unwrap();
+    let launch = Launch::parse(&world.objects()[&keys::run(CLUSTER, &"uid-u".into()).launch().to_string()]).unwrap();
     let mode = PlanMode::Apply { hash: PlanHash::parse(&hash('a')).unwrap(), approved_by: Some("ann".into()) };
     assert_eq!(launch.request.unwrap().plan, Some(mode));
 }

@@ -38,7 +38,7 @@ fn cut_short(world: &World) -> String {
         let ended = world.drive(launcher(world, &settings()).handle(&hint("u")));
         assert!(ended.is_none() || world_before > 0, "the launch came to its end");
         if let Some(task) = world.live_tasks().pop()
-            && world.objects().contains_key(&format!("{}owner", keys::run(CLUSTER, "uid-u")))
+            && world.objects().contains_key(&format!("{}owner", keys::run(CLUSTER, &"uid-u".into())))
         {
             return task.arn;
         }
@@ -121,7 +121,7 @@ fn record_of_an_earlier_release_starts_no_run() {
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
     reconcile(&world, &hint("u"));
     world.set_faults(Faults::NONE);
-    let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let key = format!("{}launch", keys::run(CLUSTER, &"uid-u".into()));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     world.drive(world.put(&key, to_json(&Launch { request: None, ..launch }).into_bytes())).unwrap().unwrap();
     reconcile(&world, &hint("u"));
@@ -232,7 +232,7 @@ fn update_that_waits_for_its_claim_reads_no_tree() {
     // Its inputs are gone, and it would report that if it got that far.
     let mut update = world.object(&key("Update", "n", "u")).unwrap();
     let missing = json!([{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "gone", "key": "A" } } }]);
-    let record = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let record = format!("{}launch", keys::run(CLUSTER, &"uid-u".into()));
     let mut launch: Value = serde_json::from_slice(&world.objects()[&record]).unwrap();
     launch["request"]["spec"]["driftless"]["workspace"]["env"] = missing.clone();
     world.drive(world.put(&record, launch.to_string().into_bytes())).unwrap().unwrap();

@@ -143,7 +143,7 @@ fn outputs_are_not_secret_if_the_stack_says_so() {
         reconcile(&world, &hint("u"));
         assert_eq!(spec(&world).not_secret, expected, "{kind}");
         // The record stays, whatever the annotation says later.
-        let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))];
+        let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, &"uid-u".into()))];
         assert_eq!(Launch::parse(launch).unwrap().request.unwrap().not_secret, expected);
     }
 }
@@ -182,7 +182,7 @@ fn refused_source_is_an_invalid_spec_for_ten_minutes() {
 fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
     let workspace = key("Workspace", "n", "w");
     let digest = |revision: &str| format!("sha1:{revision}");
-    let artifact = result.ok().map(|revision| FetchedArtifact { revision: revision.into(), digest: digest(revision) });
+    let artifact = result.ok().map(|revision| FetchedArtifact { revision: revision.into(), digest: digest(revision).into() });
     if let Some(FetchedArtifact { digest, .. }) = &artifact {
         let folder = keys::tree(&workspace, digest);
         for part in ["pack", "manifest"] {

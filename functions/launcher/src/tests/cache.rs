@@ -14,7 +14,7 @@ fn world(files: &[(&str, &str)], annotation: Option<&str>, spec: &Value) -> Worl
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
     let source = ObjectKey { api_version: "source.toolkit.fluxcd.io/v1".into(), ..key("GitRepository", "n", "app") };
-    let folder = keys::tree(&source, "sha256:0");
+    let folder = keys::tree(&source, &"sha256:0".into());
     let mut pack = Vec::new();
     let tree = Tree::from_files(files.iter().map(|(path, text)| (*path, text.as_bytes())), &mut pack).unwrap();
     for (key, content) in [(folder.pack(), pack), (folder.manifest(), Manifest::of(&tree).to_bytes())] {
@@ -36,7 +36,7 @@ fn world(files: &[(&str, &str)], annotation: Option<&str>, spec: &Value) -> Worl
 /// The entries that the launch of an Update names.
 fn entries(world: &World) -> Option<LaunchCache> {
     reconcile(world, &hint("u"));
-    let launch: Launch = world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap();
+    let launch: Launch = world.document(&keys::run(CLUSTER, &"uid-u".into()).launch()).unwrap();
     launch.cache
 }
 

@@ -26,7 +26,7 @@ fn refused_launch_uses_a_new_client_token() {
 
 /// The launch record of the Update `n/u`.
 fn launch_record(world: &World) -> Launch {
-    world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap()
+    world.document(&keys::run(CLUSTER, &"uid-u".into()).launch()).unwrap()
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn run_without_spot_capacity_is_retried_on_demand() {
     assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
 
     // A record of an earlier release does not have the field.
-    let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let key = format!("{}launch", keys::run(CLUSTER, &"uid-u".into()));
     let mut written: Value = serde_json::from_slice(&world.objects()[&key]).unwrap();
     assert_eq!(written.as_object_mut().unwrap().remove("spot"), Some(json!(true)));
     let launch = Launch::parse(written.to_string().as_bytes()).unwrap();
@@ -147,7 +147,7 @@ fn admissions(world: &World) -> Admissions {
 fn release(world: &World, uid: &str) {
     let lease = world.drive(Cluster::get::<Lease>(world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
     let (mut lease, mut all) = (lease.unwrap(), admissions(world));
-    assert!(all.release(uid));
+    assert!(all.release(&uid.into()));
     lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&all));
     world.drive(world.replace(&lease)).unwrap().unwrap();
 }

@@ -29,7 +29,7 @@ fn map(world: &World, name: &str, value: &str) {
 
 fn compare(world: &World, name: &str) -> InputsRead {
     reconcile(world, &LaunchHint { version: VERSION, update: key("Stack", "n", name), hops: 0 });
-    InputsRead::parse(&world.objects()[&*keys::inputs(CLUSTER, &format!("uid-{name}"))]).unwrap()
+    InputsRead::parse(&world.objects()[&*keys::inputs(CLUSTER, &format!("uid-{name}").into())]).unwrap()
 }
 
 /// `top` changes what `left` and `right` read, `right` what `far` reads, and `left` and `far` what `end` reads.

@@ -101,7 +101,7 @@ fn waits(world: &World, name: &str) -> (String, String) {
 
 /// Why an Update has no task and never will.
 fn refused(world: &World, name: &str) -> String {
-    let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))];
+    let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}").into()))];
     let Owner { task, refused, .. } = Owner::parse(owner).unwrap();
     assert_eq!(task, None);
     refused.unwrap()

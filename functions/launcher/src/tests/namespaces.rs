@@ -67,7 +67,7 @@ fn run_started_within_the_namespace_filter_ends_outside_of_it() {
         // The recorder releases what it held.
         assert_eq!(tells_recorder_of(&received(&world), name), name != "new", "{name}");
     }
-    let owner = |name: &str| world.objects().get(&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))).cloned();
+    let owner = |name: &str| world.objects().get(&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}").into()))).cloned();
     let task = |name: &str| owner(name).map(|owner| Owner::parse(&owner).unwrap().task);
     assert!(matches!((task("running"), task("refused"), task("new")), (Some(Some(_)), Some(None), None)));
     assert_eq!(world.live_tasks().len(), 1);

@@ -1,5 +1,6 @@
 //! What the launcher does for a run with a task.
 
+use driftless_api::uid_of;
 use driftless_testkit::emf;
 
 use super::*;
@@ -48,7 +49,7 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     reconcile(&world, &hint("u"));
     world.advance(SignedDuration::from_mins(30));
     // The recorder has written the outcome and cleared the folder since this reconciliation read it.
-    let folder = keys::run(CLUSTER, "uid-u");
+    let folder = keys::run(CLUSTER, &"uid-u".into());
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
     let mut run = Run::new(&settings(), &hint("u"), update(&world, "u"), world.now());
     run.launch = world.document(&folder.launch());
@@ -64,7 +65,7 @@ fn recorder_is_not_asked_about_a_published_run() {
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
     reconcile(&world, &hint("u"));
-    world.drive(world.put(&keys::run(CLUSTER, "uid-u").outcome(), b"{}".to_vec())).unwrap().unwrap();
+    world.drive(world.put(&keys::run(CLUSTER, &"uid-u".into()).outcome(), b"{}".to_vec())).unwrap().unwrap();
     let asks = || {
         received(&world);
         reconcile(&world, &hint("u"));
@@ -86,7 +87,7 @@ fn completed_update_of_a_stack_is_hinted_until_it_is_released() {
         let world = quiet();
         of_stack(&world, "n", "up", &json!({}));
         reconcile(&world, &hint("u"));
-        let uid = update(&world, "u").uid().unwrap();
+        let uid = uid_of(&update(&world, "u"));
         world.drive(world.put(&keys::run(CLUSTER, &uid).outcome(), b"{}".to_vec())).unwrap().unwrap();
         let folder = keys::task("AROA", keys::task_id(&world.live_tasks()[0].arn));
         world.drive(Objects::delete(&world, &folder.run())).unwrap().unwrap();
@@ -127,6 +128,6 @@ fn waits_are_counted_and_each_start_once_with_its_delay() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let name = key("Update", "n", "u").to_string();
     assert_eq!(of(&lines[0], ["cluster", "update", "StartDelay"]), [json!(CLUSTER), json!(name), json!(90.0)]);
-    let launch: Launch = world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap();
+    let launch: Launch = world.document(&keys::run(CLUSTER, &"uid-u".into()).launch()).unwrap();
     assert_eq!(launch.size, Some(TaskSize { cpu: 512, memory_mib: 1024 }));
 }

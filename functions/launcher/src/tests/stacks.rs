@@ -1,6 +1,6 @@
 //! Which Updates of a Stack start.
 
-use driftless_api::names;
+use driftless_api::{names, uid_of};
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn blocked_update_is_abandoned_after_a_change_of_its_stack() {
         stack["metadata"]["generation"] = json!(generation);
         world.insert(stack);
         reconcile(&world, &hint("u"));
-        let owner = world.drive(world.exists(&format!("{}owner", keys::run(CLUSTER, &update(&world, "u").uid().unwrap()))));
+        let owner = world.drive(world.exists(&format!("{}owner", keys::run(CLUSTER, &uid_of(&update(&world, "u"))))));
         assert_eq!(owner.unwrap().unwrap(), given_up, "{generation}");
         assert!(world.live_tasks().is_empty());
     }

@@ -24,7 +24,7 @@ fn created_by_hand() -> Value {
 #[test]
 fn audit_record_names_requester_run_and_end_without_values() {
     let world = world(&created_by_hand(), &json!({}));
-    let key = format!("{}launch", keys::run(CLUSTER, "uid"));
+    let key = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     let ours =
         json!({ "commit": "main@sha1:00", "stackGeneration": 7, "reconcileRequest": "now", "tree": { "digest": "sha256:00" } });
@@ -72,7 +72,7 @@ fn each_run_has_one_record_after_a_crash_before_any_call() {
 fn abandoned_run_has_a_record_without_a_task() {
     let world = world(&of_stack(), &json!({}));
     let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
-    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    put(&world, &format!("{}owner", keys::run(CLUSTER, &"uid".into())), &to_json(&closed));
     reconcile(&world);
     let [(_, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
     assert_eq!((&record["outcome"], &record["task"]), (&json!("aborted"), &Value::Null));

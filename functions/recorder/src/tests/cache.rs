@@ -9,7 +9,7 @@ const SCOPE: &str = "caches/c/n/gitrepository.app/default/";
 /// A world with a run whose launch names entries, and the folder of its task.
 fn launched(preview: bool) -> World {
     let world = world(&of_stack(), &json!({}));
-    let key = keys::run(CLUSTER, "uid").launch();
+    let key = keys::run(CLUSTER, &"uid".into()).launch();
     let entries = [Layer::Dependencies, Layer::Plugins].map(|layer| (layer, format!("{SCOPE}{}-0", layer.as_str()))).into();
     let cache = Some(LaunchCache { entries, refresh: false, uncached: None });
     let stack = Some(StackId { namespace: "n".into(), uid: "stack-uid".into() });
@@ -51,7 +51,7 @@ fn archive_of_a_successful_run_becomes_the_entry_that_its_launch_names() {
     assert_eq!(recorded(&launched(true), Verdict::Succeeded {}, both(), &archives), none, "a preview is not what is followed");
     assert_eq!(recorded(&launched(false), failed("Cannot find module"), both(), &archives), none);
     let by_hand = launched(false);
-    let key = keys::run(CLUSTER, "uid").launch();
+    let key = keys::run(CLUSTER, &"uid".into()).launch();
     let launch: Launch = by_hand.document(&key).unwrap();
     let request = launch.request.map(|request| RunRequest { stack: None, ..request });
     put(&by_hand, &key, &to_json(&Launch { request, ..launch }));

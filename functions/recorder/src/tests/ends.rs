@@ -12,7 +12,7 @@ fn ended(end: &TaskEnd, verdict: Option<Verdict>, began: bool) -> Outcome {
             put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
         }
     });
-    world.document(&keys::run(CLUSTER, "uid").outcome()).unwrap()
+    world.document(&keys::run(CLUSTER, &"uid".into()).outcome()).unwrap()
 }
 
 /// A world whose run was recorded after its task stopped with these reports.
@@ -24,7 +24,7 @@ fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
 
 /// Records the run of a world after its task stopped with these reports.
 fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str)) {
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     let launch: Launch = world.document(&folder.launch()).unwrap();
     let Started::Task { arn } = world.drive(Tasks::run(world, &launch)).unwrap().unwrap() else { panic!("no task") };
     let owner = Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() };
@@ -97,7 +97,7 @@ fn images_for_another_processor_have_it_in_the_next_run() {
         (None, true, "nodeSelector, or remove the label"),
     ] {
         let world = world(&of_stack(), &json!({}));
-        let folder = keys::run(CLUSTER, "uid");
+        let folder = keys::run(CLUSTER, &"uid".into());
         let launch: Launch = world.document(&folder.launch()).unwrap();
         put(&world, &format!("{folder}launch"), &to_json(&Launch { tried: tried.clone(), ..launch }));
         let end = if reported { &TaskEnd { code: Some(StopCode::Exited), ..TaskEnd::default() } } else { &refused };
@@ -143,7 +143,7 @@ fn reported_failure_is_the_platforms_only_if_aws_stopped_the_task() {
 #[test]
 fn interrupted_report_before_the_spot_stop_names_spot() {
     let world = world(&of_stack(), &json!({}));
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     let launch: Launch = world.document(&folder.launch()).unwrap();
     let Started::Task { arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
         panic!("no task")
@@ -188,7 +188,7 @@ fn lock_written_during_the_reconciliation_is_kept() {
             };
             put(world, &format!("{task}out/lock"), &to_json(&lock));
         });
-        let kept: Lock = world.document(&keys::lock(CLUSTER, CLAIM)).unwrap();
+        let kept: Lock = world.document(&keys::lock(CLUSTER, &CLAIM.into())).unwrap();
         assert_eq!(kept.not_after, Some(not_after), "{stopped_at:?}");
     }
 }
@@ -209,11 +209,11 @@ fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
     for (pid, earlier) in [(3, vec![2, 1]), (2, vec![1])] {
         let end = TaskEnd { code: Some(StopCode::Exited), at: Some(at), ..TaskEnd::default() };
         let world = stopped(&end, |world, task| {
-            put(world, &keys::lock(CLUSTER, CLAIM), &to_json(&before));
+            put(world, &keys::lock(CLUSTER, &CLAIM.into()), &to_json(&before));
             // The earlier locks that a task names are ignored.
             put(world, &format!("{task}out/lock"), &to_json(&Lock { earlier: vec![lock(9)], ..lock(pid) }));
         });
-        let kept: Lock = world.document(&keys::lock(CLUSTER, CLAIM)).unwrap();
+        let kept: Lock = world.document(&keys::lock(CLUSTER, &CLAIM.into())).unwrap();
         assert_eq!(kept, Lock { earlier: earlier.into_iter().map(lock).collect(), ..lock(pid) });
     }
 }
@@ -221,7 +221,7 @@ fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
 #[test]
 fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
     let world = world(&of_stack(), &json!({}));
-    let outcome = || world.objects().get(&format!("{}outcome", keys::run(CLUSTER, "uid"))).cloned();
+    let outcome = || world.objects().get(&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))).cloned();
     world.advance(SignedDuration::from_mins(10));
     reconcile(&world);
     assert_eq!(outcome(), None, "ECS may not know a new task yet");

@@ -5,7 +5,7 @@ use super::*;
 /// A world whose run `n/u` has a live task, and the task's ARN.
 fn live(limits: RunLimits) -> (World, String) {
     let world = world(&of_stack(), &json!({}));
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     let launch: Launch = world.document(&folder.launch()).unwrap();
     let launch =
         Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits, not_secret: vec![], plan: None }), ..launch };
@@ -77,7 +77,7 @@ fn run_of_an_unreadable_update_is_limited_and_recorded() {
     put(&world, &format!("{task}out/result"), &to_json(&succeeded(&world)));
     reconcile(&world);
     let objects = world.objects();
-    assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
+    assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))), "{:?}", objects.keys());
     assert!(
         is_stopping(&world) && !is_claimed(&world) && !objects.keys().any(|key| key.starts_with(&*task)),
         "{:?}",
@@ -96,7 +96,7 @@ fn reports_that_cannot_be_read_end_the_run() {
     }
     reconcile(&world);
     assert!(is_stopping(&world) && !is_claimed(&world));
-    let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone()).unwrap();
+    let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))].clone()).unwrap();
     assert!(outcome.contains("is empty or unreadable"), "{outcome}");
 }
 
@@ -143,7 +143,7 @@ fn overdue_task_is_stopped_before_its_reports_are_read() {
     for call in 1.. {
         world.crash_before_call(call);
         let ended = handled(&world);
-        let is_recorded = world.objects().contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid")));
+        let is_recorded = world.objects().contains_key(&format!("{}outcome", keys::run(CLUSTER, &"uid".into())));
         assert!(!is_recorded || is_stopping(&world), "recorded before call {call}, and the task goes on");
         if ended.is_some() {
             break;
@@ -214,7 +214,7 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     world.set_faults(Faults::NONE);
     put(&world, &format!("{folder}out/result"), &to_json(&succeeded(&world)));
     assert_eq!(recorded(wrote(), &calm), (2, 0));
-    let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
+    let outcome = format!("{}outcome", keys::run(CLUSTER, &"uid".into()));
     assert!(!world.objects().contains_key(&outcome));
     recorded(RunMessage::Objects(vec![format!("{folder}out/result")]), &calm);
     assert!(world.objects().contains_key(&outcome));

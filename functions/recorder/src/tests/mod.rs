@@ -50,7 +50,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         update["metadata"][field] = value.into();
     }
     world.insert(update);
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
     let at = world.now();
     let size = Some(TaskSize { cpu: 512, memory_mib: 2048 });
@@ -192,7 +192,7 @@ fn duplicate_messages_count_a_run_once() {
 fn abandoned_run_is_counted_separately_without_cost() {
     let world = world(&of_stack(), &json!({}));
     let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
-    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    put(&world, &format!("{}owner", keys::run(CLUSTER, &"uid".into())), &to_json(&closed));
     let ((), lines) = emf::written(|| {
         reconcile(&world);
         reconcile(&world);
@@ -208,7 +208,7 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
     let world = world(&json!({}), &json!({}));
     let why = format!("spec.type is \"apply\"{}", "x".repeat(9 << 10));
     let closed = Owner { version: VERSION, task: None, refused: Some(why), at: world.now() };
-    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    put(&world, &format!("{}owner", keys::run(CLUSTER, &"uid".into())), &to_json(&closed));
     reconcile(&world);
     let status = update(&world)["status"].clone();
     let conditions = ["status", "reason"].map(|field| [1, 2].map(|n| status["conditions"][n][field].clone()));
@@ -250,7 +250,7 @@ fn ours(world: &World) -> Value {
 
 /// Marks the run as launched without changes, or not.
 fn set_preview(world: &World, preview: bool) {
-    let key = format!("{}launch", keys::run(CLUSTER, "uid"));
+    let key = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     put(world, &key, &to_json(&Launch { preview, ..launch }));
 }
@@ -296,7 +296,7 @@ fn lock_of_a_killed_pulumi_is_kept_for_the_next_run() {
         report(&world, &RunResult { verdict: failed.clone(), ..succeeded(&world) });
         reconcile(&world);
         assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
-        world.drive(world.exists(&keys::lock(CLUSTER, CLAIM))).unwrap().unwrap()
+        world.drive(world.exists(&keys::lock(CLUSTER, &CLAIM.into()))).unwrap().unwrap()
     };
     let at = Timestamp::UNIX_EPOCH;
     let lock =
@@ -378,7 +378,7 @@ fn result_of_a_drift_check_is_recorded_and_shown() {
         report(&world, &RunResult { changes, drift, ..succeeded(&world) });
         reconcile(&world);
         assert_eq!(ours(&world)["summary"], summary);
-        let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
+        let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))];
         let Some(found) = Outcome::parse(outcome).unwrap().drift else {
             assert!(!preview, "only a run that looks has drift");
             continue;
@@ -393,15 +393,15 @@ fn preview_keeps_the_record_of_the_run_before() {
     for (preview, left) in [(true, "known"), (false, "")] {
         let world = world(&of_stack(), &json!({}));
         set_preview(&world, preview);
-        for key in [&*keys::lock(CLUSTER, CLAIM), &*keys::resources(CLUSTER, CLAIM)] {
+        for key in [&*keys::lock(CLUSTER, &CLAIM.into()), &*keys::resources(CLUSTER, &CLAIM.into())] {
             put(&world, key, "known");
         }
         report(&world, &RunResult { changes: [("same".to_owned(), 3)].into(), ..succeeded(&world) });
         reconcile(&world);
         assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
         let now = |key: &str| world.objects().get(key).map_or(String::new(), |kept| String::from_utf8_lossy(kept).into_owned());
-        assert_eq!(now(&keys::lock(CLUSTER, CLAIM)), left);
-        assert_eq!(now(&keys::resources(CLUSTER, CLAIM)) == "known", preview);
+        assert_eq!(now(&keys::lock(CLUSTER, &CLAIM.into())), left);
+        assert_eq!(now(&keys::resources(CLUSTER, &CLAIM.into())) == "known", preview);
     }
 }
 
@@ -424,7 +424,7 @@ fn resource_count_is_recorded_for_the_next_run() {
     let changes = changes.map(|(operation, count)| (operation.to_owned(), count)).into();
     report(&world, &RunResult { changes, ..succeeded(&world) });
     reconcile(&world);
-    assert_eq!(world.document(&keys::resources(CLUSTER, CLAIM)).unwrap().count, 6);
+    assert_eq!(world.document(&keys::resources(CLUSTER, &CLAIM.into())).unwrap().count, 6);
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn status_has_the_message_of_a_run_with_changes() {
     for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
         let world = world(&of_stack(), &json!({}));
         world.insert(driftless_core::merge(update(&world), &json!({ "spec": { "message": "why" } })));
-        let launch = format!("{}launch", keys::run(CLUSTER, "uid"));
+        let launch = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
         let recorded = Launch::parse(&world.objects()[&launch]).unwrap();
         put(&world, &launch, &to_json(&Launch { preview, ..recorded }));
         report(&world, &succeeded(&world));
@@ -553,7 +553,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let running = update(&world);
     report(&world, &succeeded(&world));
     reconcile(&world);
-    let outcome = world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone();
+    let outcome = world.objects()[&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))].clone();
     let outcome = Outcome::parse(&outcome).unwrap();
 
     world.insert(running.clone());

@@ -17,7 +17,7 @@ fn want(world: &World, outputs: &Value) {
 
 /// Records another run, which reports these outputs with a flag whether they are secret.
 fn run(world: &World, outputs: &[(&str, Value, bool)]) {
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     for key in [format!("{folder}outcome"), format!("{TASK}out/result")] {
         world.drive(world.delete_all(&[key.as_str()])).unwrap().unwrap();
     }
@@ -168,7 +168,7 @@ fn failed_run_leaves_the_outputs_of_the_last_success() {
     let world = wanting(&json!([{ "kind": "ConfigMap", "name": "net" }]));
     run(&world, &[("a", json!("1"), false)]);
     let before = object(&world, "ConfigMap", "net");
-    let folder = keys::run(CLUSTER, "uid");
+    let folder = keys::run(CLUSTER, &"uid".into());
     world.drive(world.delete_all(&[format!("{folder}outcome").as_str()])).unwrap().unwrap();
     let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "quota".into() };
     let outputs = Some([("a".to_owned(), OutputValue { value: "2".into(), secret: false })].into());

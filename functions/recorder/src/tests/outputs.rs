@@ -9,7 +9,7 @@ fn large_outputs_never_fail_a_run() {
     let outputs = [("huge".to_owned(), text(1400)), ("large".to_owned(), text(300)), ("small".to_owned(), text(0))];
     report(&world, &RunResult { outputs: Some(outputs.into()), ..succeeded(&world) });
     reconcile(&world);
-    let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
+    let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))];
     assert!(outcome.len() < 4 << 10, "{}", outcome.len());
     let shown = Outcome::parse(outcome).unwrap().outputs.unwrap();
     let [huge, large] = ["huge", "large"].map(|name| shown[name].as_str().unwrap());
@@ -70,7 +70,7 @@ fn result_that_changed_after_its_outcome_is_not_stored() {
     };
     let (first, world) = (recorded(1), recorded(2));
     reconcile(&first);
-    let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
+    let outcome = format!("{}outcome", keys::run(CLUSTER, &"uid".into()));
     put(&world, &outcome, str::from_utf8(&first.objects()[&outcome]).unwrap());
     reconcile(&world);
     let is_stored = |world: &World| world.cluster().iter().any(|object| object["kind"] == "Secret");

@@ -41,7 +41,7 @@ fn plan(digit: &str, changes: usize) -> PlannedChanges {
 /// A world whose run was launched so.
 fn launched(mode: Option<PlanMode>) -> World {
     let world = world(&of_stack(), &json!({}));
-    let key = format!("{}launch", keys::run(CLUSTER, "uid"));
+    let key = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     let stack = Some(StackId { namespace: "n".into(), uid: "stack-uid".into() });
     let preview = mode == Some(PlanMode::Propose {});
@@ -52,7 +52,7 @@ fn launched(mode: Option<PlanMode>) -> World {
 }
 
 fn outcome(world: &World) -> Outcome {
-    Outcome::parse(&world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))]).unwrap()
+    Outcome::parse(&world.objects()[&format!("{}outcome", keys::run(CLUSTER, &"uid".into()))]).unwrap()
 }
 
 fn record(world: &World) -> Option<PlanRecord> {

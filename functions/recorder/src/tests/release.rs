@@ -75,7 +75,7 @@ fn release_of_a_slot_wakes_the_next_updates() {
         since: Timestamp::from_second(since).unwrap(),
         seen: Timestamp::from_second(since).unwrap(),
     };
-    let of = |names: &[&str]| (0..).zip(names).map(|(since, name)| ((*name).to_owned(), applicant(name, since))).collect();
+    let of = |names: &[&str]| (0..).zip(names).map(|(since, name)| ((*name).into(), applicant(name, since))).collect();
     let (mine, others) =
         (Admissions { running: of(&["other", "uid"]), waiting: of(&["a", "b", "c"]), ..Admissions::default() }, of(&["other"]));
     let without = Admissions { running: others, waiting: mine.waiting.clone(), ..Admissions::default() };

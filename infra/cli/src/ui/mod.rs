@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use driftless_api::{Stack, Update};
+use driftless_api::{Stack, Update, uid_of};
 use driftless_core::Stack as CoreStack;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -275,7 +275,7 @@ fn resources(log: &str, failures: &[(String, String, Option<Timestamp>)]) -> Vec
 /// The resources that failed in a run, by its Events: URN, message and time. A user who may not read Events sees none.
 async fn failures(cluster: &Cluster, update: &Update) -> Vec<(String, String, Option<Timestamp>)> {
     let namespace = update.namespace().unwrap_or_default();
-    let fields = format!("involvedObject.uid={},reason=ResourceFailed", update.uid().unwrap_or_default());
+    let fields = format!("involvedObject.uid={},reason=ResourceFailed", uid_of(update));
     let events = cluster.list::<Event>(Some(&namespace), Some(&fields)).await.unwrap_or_default();
     let failure = |event: Event| {
         let (urn, message) = event.message.as_deref()?.split_once(": ").map(|(urn, rest)| (urn.to_owned(), rest.to_owned()))?;

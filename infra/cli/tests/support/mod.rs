@@ -11,7 +11,8 @@ use driftless_api::{
 };
 use driftless_cli::cluster::Cluster;
 use driftless_core::{
-    Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState,
+    ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack,
+    TreeState,
 };
 use jiff::Timestamp;
 use kube::{Client, ResourceExt as _, core::ObjectMeta};
@@ -126,7 +127,13 @@ impl Facts for Team {
         Ok(None)
     }
 
-    async fn tree(&self, _: &CoreStack, _: &SourceRef, _: &str, _: Timestamp) -> Result<Option<TreeState>, Infallible> {
+    async fn tree(
+        &self,
+        _: &CoreStack,
+        _: &SourceRef,
+        _: &ArtifactDigest,
+        _: Timestamp,
+    ) -> Result<Option<TreeState>, Infallible> {
         Ok(self.is_stored.then_some(TreeState::Stored { project: Project::There, scope: None }))
     }
 

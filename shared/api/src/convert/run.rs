@@ -1,5 +1,5 @@
 use driftless_core::{
-    self as core, NewUpdate, Operation, PlanHash, Run,
+    self as core, NewUpdate, Operation, PlanHash, Run, Uid,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -46,7 +46,7 @@ pub(super) fn unplannable(stack: &Stack) -> Option<String> {
 /// The snapshot for an Update of a Stack.
 fn snapshot(stack: &Stack, new: &NewUpdate) -> DriftlessUpdate {
     DriftlessUpdate {
-        commit: Some(new.current.commit.clone()),
+        commit: Some(new.current.commit.to_string()),
         reconcile_request: Some(new.current.reconcile_request.clone()),
         stack_generation: Some(new.current.generation),
         tree: new.tree.as_ref().map(tree),
@@ -205,15 +205,15 @@ impl Update {
 
     /// The facts about its run, if it belongs to the Stack with that uid.
     #[must_use]
-    pub fn run_of(&self, stack_uid: &str, system_namespace: &str) -> Option<Run> {
-        let owned = self.stack(system_namespace).is_some_and(|stack| stack.uid == stack_uid);
+    pub fn run_of(&self, stack_uid: &Uid, system_namespace: &str) -> Option<Run> {
+        let owned = self.stack(system_namespace).is_some_and(|stack| *stack_uid == *stack.uid);
         let ours = self.spec.driftless.as_ref().filter(|_| owned)?;
         Some(Run {
             namespace: self.namespace().unwrap_or_default(),
             name: self.name_any(),
             generation: ours.stack_generation?,
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
-            commit: ours.commit.clone()?,
+            commit: ours.commit.as_ref()?.into(),
             operation: Operation::parse(self.spec.operation.as_deref()?)?,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
             refresh: self.spec.refresh == Some(true),

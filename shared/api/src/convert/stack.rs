@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names,
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names, uid_of,
 };
 
 impl From<&Stack> for core::Stack {
@@ -14,7 +14,7 @@ impl From<&Stack> for core::Stack {
         Self {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
-            uid: stack.uid().unwrap_or_default(),
+            uid: uid_of(stack),
             generation: stack.metadata.generation.unwrap_or_default(),
             deleting: stack.metadata.deletion_timestamp.is_some(),
             finalizer: finalizer::is_on(stack),
@@ -243,5 +243,5 @@ impl From<&Source> for core::SourceState {
 
 fn artifact(artifact: Option<&Artifact>) -> Option<core::SourceState> {
     let Artifact { revision, digest, .. } = artifact?;
-    Some(core::SourceState::Artifact { revision: revision.clone(), digest: digest.clone()?, polled: None })
+    Some(core::SourceState::Artifact { revision: revision.into(), digest: digest.as_ref()?.into(), polled: None })
 }

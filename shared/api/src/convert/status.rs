@@ -26,7 +26,7 @@ impl Stack {
                 .map(|new| set_condition(new, &before.conditions, generation, now))
                 .collect(),
             current_update: status.current_update.as_ref().map(|current| CurrentUpdate {
-                commit: some(&current.commit),
+                commit: some(current.commit.as_str()),
                 generation: Some(current.generation),
                 name: Some(current.name.clone()),
                 reconcile_request: some(&current.reconcile_request),
@@ -173,9 +173,9 @@ fn last_update(last: &core::LastUpdate) -> LastUpdate {
     LastUpdate {
         failures: Some(last.failures),
         generation: Some(last.generation),
-        last_attempted_commit: some(&last.last_attempted_commit),
+        last_attempted_commit: some(last.last_attempted_commit.as_str()),
         last_resync_time: last.last_resync_time.map(Time),
-        last_successful_commit: some(&last.last_successful_commit),
+        last_successful_commit: some(last.last_successful_commit.as_str()),
         message: some(&last.message),
         name: Some(last.name.clone()),
         permalink: last.permalink.clone(),
@@ -206,7 +206,7 @@ impl From<&StackStatus> for core::StackStatus {
                     name: current.name.clone()?,
                     generation: current.generation.unwrap_or_default(),
                     reconcile_request: current.reconcile_request.clone().unwrap_or_default(),
-                    commit: current.commit.clone().unwrap_or_default(),
+                    commit: current.commit.as_ref().map(Into::into).unwrap_or_default(),
                 })
             }),
             last_update: status.last_update.as_ref().map(Into::into),
@@ -246,8 +246,8 @@ impl From<&LastUpdate> for core::LastUpdate {
                 _ => core::LastUpdateState::Unknown,
             },
             message: last.message.clone().unwrap_or_default(),
-            last_attempted_commit: last.last_attempted_commit.clone().unwrap_or_default(),
-            last_successful_commit: last.last_successful_commit.clone().unwrap_or_default(),
+            last_attempted_commit: last.last_attempted_commit.as_ref().map(Into::into).unwrap_or_default(),
+            last_successful_commit: last.last_successful_commit.as_ref().map(Into::into).unwrap_or_default(),
             permalink: last.permalink.clone(),
             last_resync_time: last.last_resync_time.as_ref().map(|Time(at)| *at),
             failures: last.failures.unwrap_or_default(),

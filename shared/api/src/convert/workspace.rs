@@ -83,7 +83,7 @@ pub(super) fn tree(new: &NewTree) -> Tree {
         SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
     };
     Tree {
-        digest: Some(new.digest.clone()),
+        digest: Some(new.digest.to_string()),
         dir: Some(new.source.dir().to_owned()),
         paths: new.paths.clone(),
         reference: git.map(|git| git.branch.clone()).filter(|branch| !branch.is_empty()),

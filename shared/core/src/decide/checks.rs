@@ -2,8 +2,8 @@
 
 use super::{Reconciliation, launch};
 use crate::{
-    CurrentUpdate, DriftStatus, DriftVerdict, Effect, NewTree, NewUpdate, Operation, RunState, SourceRef, check_name, drift,
-    paths, workspace,
+    ArtifactDigest, CurrentUpdate, DriftStatus, DriftVerdict, Effect, NewTree, NewUpdate, Operation, Revision, RunState,
+    SourceRef, check_name, drift, paths, workspace,
 };
 
 impl Reconciliation<'_> {
@@ -38,7 +38,7 @@ impl Reconciliation<'_> {
     }
 
     /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored, the launcher has it fetched.
-    pub(super) fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
+    pub(super) fn check_drift(&mut self, source: &SourceRef, revision: &Revision, digest: &ArtifactDigest) {
         let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
         if due > self.now {
             return self.requeue_by(due);
@@ -51,7 +51,7 @@ impl Reconciliation<'_> {
                 name,
                 generation: self.stack.generation,
                 reconcile_request: self.stack.reconcile_request.clone(),
-                commit: revision.into(),
+                commit: revision.clone(),
             },
             operation: Operation::Refresh,
             message: "Drift check".into(),
@@ -62,7 +62,7 @@ impl Reconciliation<'_> {
             run_program: spec.run_program,
             tree: Some(NewTree {
                 source: source.clone(),
-                digest: digest.into(),
+                digest: digest.clone(),
                 paths: paths(&self.snapshot.stack),
                 scope: None,
             }),

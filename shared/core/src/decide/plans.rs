@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{Reconciliation, launch};
 use crate::{
     ApprovalSettings, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation, PlanHash,
-    PlanState, PlanStatus, Proposal, Readiness, RunState, Snapshot, SourceRef, Stack, Why, Wish,
+    PlanState, PlanStatus, Proposal, Readiness, Revision, RunState, Snapshot, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
@@ -49,14 +49,14 @@ impl Reconciliation<'_> {
     }
 
     /// Returns whether there is a plan for this revision, or one is made: no later commit is asked for before it is applied.
-    pub(super) fn has_plan(&self, revision: &str) -> bool {
+    pub(super) fn has_plan(&self, revision: &Revision) -> bool {
         let plan = &self.stack.status.plan;
-        let is_of = |proposal: &Proposal| proposal.state.is_pending() && proposal.wish.commit == revision;
+        let is_of = |proposal: &Proposal| proposal.state.is_pending() && proposal.wish.commit == *revision;
         self.stack.approval.is_some() && (plan.current.is_some() || plan.proposal.as_ref().is_some_and(is_of))
     }
 
     /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
-    pub(super) fn failed_preview(&mut self, revision: &str) -> Option<Readiness> {
+    pub(super) fn failed_preview(&mut self, revision: &Revision) -> Option<Readiness> {
         let Stack { approval: Some(_), status, .. } = &self.stack else { return None };
         let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
         let is_over = proposal.expires.is_some_and(|at| at <= self.now);
@@ -71,11 +71,11 @@ impl Reconciliation<'_> {
     }
 
     /// What a run that starts now is wanted for.
-    fn wish(&self, revision: &str) -> Wish {
+    fn wish(&self, revision: &Revision) -> Wish {
         let Stack { generation, reconcile_request, spec, deleting, .. } = &self.stack;
         Wish {
             operation: if *deleting { Operation::Destroy } else { Operation::Up },
-            commit: if *deleting { String::new() } else { revision.to_owned() },
+            commit: if *deleting { Revision::default() } else { revision.clone() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
             refresh: !deleting && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
@@ -108,13 +108,13 @@ impl Reconciliation<'_> {
     }
 
     /// Publishes what the rules of the cluster say about a new plan.
-    fn publish_ruling(&mut self, ruling: &Ruling, commit: &str) {
+    fn publish_ruling(&mut self, ruling: &Ruling, commit: &Revision) {
         if ![&self.snapshot.proposal, &self.snapshot.run].iter().any(|run| matches!(run, RunState::Ended(..))) {
             return;
         }
         let (denied, warned) = ruling.news();
         for (reason, note) in [(EventReason::PolicyViolation, denied), (EventReason::PolicyWarning, warned)] {
-            let revision = Some(commit.to_owned()).filter(|commit| !commit.is_empty());
+            let revision = Some(commit.clone()).filter(|commit| !commit.is_empty());
             let event = |note| Effect::Event { event_type: EventType::Warning, reason, note, revision };
             self.effects.extend(note.map(event));
         }

@@ -107,7 +107,7 @@ mod tests {
             name: "shop-111".into(),
             generation: 2,
             reconcile_request: String::new(),
-            commit: String::new(),
+            commit: crate::Revision::default(),
             operation: Operation::Up,
             scope: None,
             refresh: false,

@@ -78,7 +78,7 @@ async fn launch<F: Fixture>(fixture: &F, uid: &str) -> Result<Launch> {
 async fn launch_of<F: Fixture>(fixture: &F, uid: &str, image: &str) -> Result<Launch> {
     let update =
         json!({ "cluster": "c", "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "namespace": "n", "name": "u" });
-    let run = RunId { update: serde_json::from_value(update)?, uid: format!("contract-{uid}"), claim: "claim".into() };
+    let run = RunId { update: serde_json::from_value(update)?, uid: format!("contract-{uid}").into(), claim: "claim".into() };
     let definition = fixture.port().definition(&shape(image)).await?;
     let launch = json!({ "version": VERSION, "run": run, "attempt": 0, "taskDefinition": definition, "at": fixture.now() });
     Ok(serde_json::from_value(launch)?)

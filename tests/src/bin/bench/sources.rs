@@ -103,7 +103,7 @@ impl Bench<'_> {
         let (moto, address) = self.moto().await?;
         let endpoints = Endpoints::start(Some(address)).await?;
         let key = source("repository");
-        let folder = keys::tree(&key, first.digest.as_str());
+        let folder = keys::tree(&key, &first.digest.as_str().into());
         let mut fetcher = self.fetcher(&endpoints).await?;
         endpoints.offer("repository", first);
         fetch(&mut fetcher, &endpoints, "repository").await?;

@@ -235,7 +235,8 @@ fn check(stacks: &[CoreStack], calls: &[Vec<Hint>], times: [Timestamp; 2]) -> Re
     let hints = calls.iter().flatten().count();
     ensure!(hinted.len() == hints, "{} objects, and {hints} hints", hinted.len());
     let is_expected = |now| {
-        let due = stacks.iter().filter(|stack| due(stack, its_turn(&stack.uid, PERIOD_SECONDS, TICK_SECONDS, 1, now), now));
+        let due =
+            stacks.iter().filter(|stack| due(stack, its_turn(stack.uid.as_str(), PERIOD_SECONDS, TICK_SECONDS, 1, now), now));
         due.map(|stack| (&stack.namespace, &stack.name)).collect::<BTreeSet<_>>() == hinted
     };
     ensure!(times.into_iter().any(is_expected), "{hints} hints of other objects than are due");

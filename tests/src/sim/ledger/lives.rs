@@ -1,7 +1,7 @@
 //! The rules about the retries and the TTL of Stacks.
 
 use driftless_contract::Operation;
-use driftless_core::Stack;
+use driftless_core::{Stack, Uid};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{LOOK, Ledger, Run};
@@ -64,7 +64,7 @@ impl Ledger {
 
     /// Records that an operation is interrupted, because its task is stopped or its plan is stale: no retry
     /// that is counted follows.
-    pub(in super::super) fn interrupt(&mut self, uid: &str) {
+    pub(in super::super) fn interrupt(&mut self, uid: &Uid) {
         let taken_away = self.reclaimed.contains(uid);
         if let Some(run) = self.runs.get_mut(uid) {
             run.taken_away = taken_away;
@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     /// Checks the number of failures after the operation of an Update has reported one.
-    pub(super) fn check_retries(&mut self, uid: &str) {
+    pub(super) fn check_retries(&mut self, uid: &Uid) {
         let Some(Run { state: Some(state), .. }) = self.runs.get(uid) else { return };
         let (stack, generation, _, _, operation, _) = state;
         // A destroy is retried until it succeeds.

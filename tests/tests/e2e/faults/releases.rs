@@ -3,14 +3,13 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use driftless_api::Stack;
+use driftless_api::{Stack, uid_of};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, RunHint, VERSION, keys, to_json};
 use driftless_tests::{
     aws::control::{Invoked, Outage},
     scenario::{Handle, Namespace, RUN, Source, is_ready},
     world::{cluster, ready},
 };
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -94,7 +93,7 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
     let more = "    TOKEN: { type: Secret, secret: { name: later, key: token } }\n";
     team.apply_stack_as("app", "app", "{}", Source::Program("app"), more).await?;
     let uid = ready::until("the Stack has an Update", RUN, async || {
-        team.updates("app").await?.pop().and_then(|update| update.uid()).context("no Update")
+        team.updates("app").await?.pop().map(|update| uid_of(&update)).context("no Update")
     })
     .await?;
 

@@ -101,7 +101,8 @@ async fn token_of_an_account_that_is_missing_is_a_permanent_error<F: Fixture>(fi
 /// The Events of the case's object.
 async fn told<F: Fixture>(fixture: &F, name: &str, note: &str) -> Result<Vec<String>> {
     let object = fixture.port().create(&update(name, "a")).await?;
-    fixture.port().event(&object, EventType::Warning, EventReason::DriftDetected, note, Some("main@sha1:0"), fixture.now()).await;
+    let revision = "main@sha1:0".into();
+    fixture.port().event(&object, EventType::Warning, EventReason::DriftDetected, note, Some(&revision), fixture.now()).await;
     let mut events = fixture.events(NAMESPACE).await?;
     events.retain(|event| event.contains(&format!("/{} ", object.name_any())));
     Ok(events)
