@@ -218,7 +218,7 @@ fn has_log(team: &Namespace<'_>, stack: &Stack, updates: &[Update], Printed { te
         return Ok(());
     };
     if ours(update).task.is_none() {
-        ensure!(*code == 0 && text.starts_with(&format!("Update {name} has no log")), "{code}: {text}");
+        ensure!(*code == 1 && text.contains(&format!("Update {name} has no log")), "{code}: {text}");
         return Ok(());
     }
     ensure!(*code == 0 && *text == logs::printed(team, update)?, "{code}: {text}");
