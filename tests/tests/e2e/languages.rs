@@ -178,14 +178,10 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         team.apply_git_repository("app", &repository.url).await?;
         let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
         let is_go = program.language == GO.language;
-        let environment: String = if is_go {
-            // Each task has modules of its own. The compiler's cache is shared, because the SDK takes minutes.
-            let modules = ("GOMODCACHE", "/share/go/GOMODCACHE".to_owned());
-            let shared = go_variables().await?.into_iter().filter(|(name, _)| *name != "GOMODCACHE");
-            shared.chain([modules]).map(|(name, value)| programs::literal(name, &value)).collect()
-        } else {
-            String::new()
-        };
+        // Each task has caches of its own.
+        let own = ["GOCACHE", "GOMODCACHE"].map(|name| programs::literal(name, &format!("/share/go/{name}")));
+        let shared = [programs::literal("CGO_ENABLED", "0"), programs::literal("GONOSUMDB", "*")];
+        let environment = if is_go { [own, shared].concat().concat() } else { String::new() };
         // How a run got its packages, and what it changed.
         let run = async |number: usize, annotations: &str| {
             let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
