@@ -27,16 +27,16 @@ impl AwsCli {
         let folder = dirs.create("aws-cli")?;
         let (socket, program) = (folder.join("socket"), folder.join("aws"));
         let python = fs::canonicalize(dirs.tool("aws")?)?.with_file_name("python3");
-        let client = include_str!("aws_cli_client.py").replace("SOCKET", &format!("{socket:?}"));
+        let client = include_str!("aws_cli_client.py").replace("SOCKET", &format!("'{}'", socket.display()));
         fs::write(&program, format!("#!{} -IS\n{client}", python.display()))?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
 
         let mut server = command(dirs, python);
         server.args(["-c", include_str!("aws_cli.py")]).arg(&socket);
         supervisor.start(dirs, "aws-cli", server)?;
-        ready::until("the AWS CLI is imported", ready::START, || {
-            let socket = &socket;
-            async move { Ok(ensure!(socket.exists(), "there is no {}", socket.display())) }
+        ready::until("the AWS CLI is imported", ready::START, async || {
+            ensure!(socket.exists(), "it does not listen yet");
+            Ok(())
         })
         .await?;
         Ok(Self { program })

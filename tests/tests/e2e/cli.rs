@@ -84,7 +84,7 @@ impl Page {
         let paths: Vec<_> = script.split("read(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         ensure!(paths.len() == 5, "{paths:?}");
         let mut found = vec![("/page.js".to_owned(), script.clone())];
-        for path in ["".into(), "page.css".to_owned()].into_iter().chain(paths.into_iter().map(|path| {
+        for path in [String::new(), "page.css".to_owned()].into_iter().chain(paths.into_iter().map(|path| {
             let name = if path == "api/update" { run } else { stack };
             format!("{path}?namespace={namespace}&name={name}&after=&requested=")
         })) {

@@ -43,7 +43,7 @@ const STILL: Duration = Duration::from_secs(20);
 async fn refused_cases_name_their_cause() -> Result<()> {
     let then = async |team: &Namespace<'_>, cases: &[Case]| {
         settled(team, cases, Some(0)).await?;
-        seen::is_worded(team, cases).await
+        Box::pin(seen::is_worded(team, cases)).await
     };
     group("compat-refused", REFUSED, usize::MAX, then).await
 }
@@ -157,7 +157,7 @@ async fn group(
     let all = async {
         run(&team, &cases, &history, side_by_side.min(cases.len())).await?;
         for case in &cases {
-            seen::is_seen(&team, case).await.with_context(|| case.name.clone())?;
+            Box::pin(seen::is_seen(&team, case)).await.with_context(|| case.name.clone())?;
         }
         then(&team, &cases).await
     };

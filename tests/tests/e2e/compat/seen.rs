@@ -49,7 +49,7 @@ async fn printed(team: &Namespace<'_>, arguments: &[&str]) -> Result<Printed> {
     let mut terminal = Terminal { program: "kubectl-driftless", style: Style::default(), now, out, note };
     let done = match command {
         Command::Diff { stack, output } => {
-            let done = diff(&cluster, &stack, output, &mut terminal).await;
+            let done = Box::pin(diff(&cluster, &stack, output, &mut terminal)).await;
             // An exit code cannot be compared.
             let code = |code| u8::from(format!("{code:?}") != format!("{:?}", ExitCode::SUCCESS));
             done.map(code).map_err(|error| Error::Unknown(error.to_string()))
