@@ -33,7 +33,7 @@ fn is_over(outage: Outage) -> Outage {
 }
 
 /// The calls that met an outage of a service.
-fn met(world: &Handle, service: &str, about: &str) -> Result<usize> {
+pub fn met(world: &Handle, service: &str, about: &str) -> Result<usize> {
     let is_met = |call: &Value| {
         call["service"] == service && call["fault"].is_string() && (about.is_empty() || call.to_string().contains(about))
     };

@@ -5,6 +5,7 @@ use std::{cell::Cell, fs};
 use anyhow::{Context as _, Result, ensure};
 use aws_sdk_sqs::types::QueueAttributeName;
 use driftless_api::Stack;
+use driftless_contract::keys;
 use driftless_tests::{
     aws::{
         CALLS_LOG,
@@ -15,7 +16,11 @@ use driftless_tests::{
 };
 use serde_json::Value;
 
-use crate::world::{alone, aws, no_dead_letters, nothing_was_given_up, pid, shared};
+use crate::{
+    answers::met,
+    updates::ours,
+    world::{alone, aws, no_dead_letters, nothing_was_given_up, pid, shared},
+};
 
 /// An outage of the calls of `ecs` about the tasks of an image that only one test uses.
 fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) -> Outage {
@@ -27,12 +32,6 @@ fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) ->
 fn s3(call: &str, about: &str, percent: u32, status: u16, code: &str) -> Outage {
     let [call, about, code, message] = [call, about, code, "This is an outage of the test."].map(String::from);
     Outage { call, about, percent, status, code, message, ..Outage::default() }
-}
-
-/// The number of failed messages so far.
-async fn failed_messages(world: &Handle) -> Result<u64> {
-    let mappings = world.control.status().await?.mappings;
-    mappings.values().map(|mapping| mapping["failed"].as_u64().context("a number of failed messages")).sum()
 }
 
 /// Applies Stacks that run in tasks of an image.
@@ -338,17 +337,18 @@ async fn everything_recovers_when_s3_was_unavailable_for_a_minute() -> Result<()
     team.apply_program("held", &team.program("held.txt", "one", &hold.property())?).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack_as("held", "held", "{}", Source::Program("held"), "").await?;
-    team.running("held").await?;
-    let before = failed_messages(&world).await?;
+    let task = ours(&team.running("held").await?).task.context("a task")?;
     world.control.outage(&Outage { seconds: Some(60), ..s3("s3", "", 100, 503, "SlowDown") }).await?;
     // In the meantime one run ends and another is about to start.
     drop(hold);
     team.apply_stack("app", Source::Program("app"), "").await?;
-    ready::until("the outage to fail a message", RUN, async || {
-        ensure!(failed_messages(&world).await? > before, "none failed");
-        Ok(())
-    })
-    .await?;
+    for about in [team.name.as_str(), keys::task_id(&task)] {
+        ready::until(&format!("a call about {about} meets the outage"), RUN, async || {
+            ensure!(met(&world, "s3", about)? > 0, "none met it");
+            Ok(())
+        })
+        .await?;
+    }
     ready::until("both Stacks are Ready", RUN, async || all_ready(&team).await).await?;
     ran_once(&team).await?;
     nothing_was_given_up(&world).await?;
