@@ -18,9 +18,10 @@ export PROPTEST_RNG_SEED ?= 1
 # Cargo unifies the features of the packages that it builds together. So tests always choose all of them: with another choice cargo would
 # build the dependencies again.
 CARGO_TEST := cargo test --locked
-# All tests of the crates but `plans`, which needs tools.
-UNIT := $(CARGO_TEST) --lib --bins $(patsubst %.rs,--test %,$(notdir $(filter-out %/plans.rs, \
-	$(sort $(wildcard functions/*/tests/*.rs infra/*/tests/*.rs shared/*/tests/*.rs tests/fuzz/tests/*.rs)))))
+# All tests of the crates but `plans`, which needs tools: files, and folders with a main.rs.
+TESTS := $(foreach folder,functions infra shared,$(wildcard $(folder)/*/tests/*.rs $(folder)/*/tests/*/main.rs)) \
+	$(wildcard tests/fuzz/tests/*.rs)
+UNIT := $(CARGO_TEST) --lib --bins $(addprefix --test ,$(sort $(filter-out plans,$(notdir $(basename $(TESTS:/main.rs=.rs))))))
 # The programs beside those that are deployed.
 PROGRAMS := cargo build --quiet --locked $(patsubst %,--bin %,world kubectl-driftless doctor cost capacity prove)
 
