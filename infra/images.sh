@@ -184,12 +184,6 @@ own_digest_of() {
 # copies get changed TAGS.
 copy_images() {
   local name image repository login error=$work/error
-  if [ -n "${TAGS:-}" ]; then
-    for repository in $repositories; do
-      aws ecr tag-resource --resource-arn "arn:$partition:ecr:$region:$account:repository/$repository" --tags "file://$work/tags.json" \
-        2>"$error" || fail "repository $repository was not tagged: $(tail -n 1 "$error")" 'allow ecr:TagResource'
-    done
-  fi
   for name in "${!digests[@]}"; do
     image=${foreign[$name]} repository=$stack/copies/$name
     if [ -z "${absent[$name]:-}" ]; then
@@ -213,6 +207,11 @@ copy_images() {
         "allow pushes to $stack/copies/* (docs/aws.md), or run it again; it skips the copied images" "$without"
     fi
     use_image "$name" "$registry/$repository@${digests[$name]}"
+  done
+  [ -n "${TAGS:-}" ] || return 0
+  for repository in $repositories; do
+    aws ecr tag-resource --resource-arn "arn:$partition:ecr:$region:$account:repository/$repository" --tags "file://$work/tags.json" \
+      2>"$error" || fail "repository $repository was not tagged: $(tail -n 1 "$error")" 'allow ecr:TagResource'
   done
 }
 

@@ -1,6 +1,6 @@
 //! Carries a command out: reads objects, has a pure module render them, and prints the text.
 
-use std::{collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, process::ExitCode};
+use std::{collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::CommandFactory as _;
 use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot, uid_of};
@@ -181,15 +181,23 @@ pub fn completion(shell: clap_complete::Shell, program: &str) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// How long a completion waits for a cluster.
+const COMPLETED_WITHIN: Duration = Duration::from_secs(3);
+
 /// What may stand in place of the last of the words after `kubectl driftless`, as kubectl reads it. The Stacks of a cluster that cannot
 /// be read are left out.
 pub async fn complete(words: &[String]) -> String {
     let completion = Completion::of(words);
     let mut stacks = Vec::new();
-    if let Some(connection) = &completion.cluster
-        && let Ok(cluster) = open(connection).await
-    {
-        stacks = cluster.list(Some(&cluster.namespace), None).await.unwrap_or_default();
+    if let Some(connection) = &completion.cluster {
+        let list = async {
+            let cluster = open(connection).await?;
+            cluster.list(Some(&cluster.namespace), None).await
+        };
+        // The shell waits for the answer.
+        if let Ok(Ok(found)) = tokio::time::timeout(COMPLETED_WITHIN, list).await {
+            stacks = found;
+        }
     }
     completion.answer(&stacks)
 }

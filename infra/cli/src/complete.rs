@@ -47,7 +47,7 @@ impl Completion {
                 }
             } else if let Some(next) = command.find_subcommand(word) {
                 command = next;
-            } else {
+            } else if !word.starts_with('-') {
                 count += 1;
             }
         }
@@ -90,14 +90,20 @@ fn is_list(operand: &Arg) -> bool {
     matches!(operand.get_action(), ArgAction::Append)
 }
 
-/// The option that a word names, with the value after its `=`.
+/// The option that a word names, with the value that is attached to it: `--output=json`, `-ojson`.
 fn option<'a>(command: &'a Command, word: &'a str) -> Option<(&'a Arg, Option<&'a str>)> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let is_named = |option: &&Arg| {
         let long = option.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long));
         long || option.get_short().is_some_and(|short| name == format!("-{short}"))
     };
-    command.get_arguments().find(is_named).map(|option| (option, value))
+    let named = command.get_arguments().find(is_named).map(|option| (option, value));
+    named.or_else(|| {
+        let mut letters = word.strip_prefix('-')?.chars();
+        let short = letters.next();
+        let takes = |option: &&Arg| option.get_short() == short && option.get_action().takes_values();
+        short.and_then(|_| command.get_arguments().find(takes)).map(|option| (option, Some(letters.as_str())))
+    })
 }
 
 fn set(connection: &mut Connection, option: &Arg, value: &str) {

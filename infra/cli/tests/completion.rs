@@ -36,6 +36,8 @@ fn commands_options_values_and_stacks_are_candidates() {
         (&["get", "shop", "-o", "y"], &["yaml", ":4"]),
         (&["get", "shop", "w"], &["web", ":4"]),
         (&["explain", "--output=json", "a"], &["api", ":4"]),
+        (&["explain", "-nteam", "a"], &["api", ":4"]),
+        (&["explain", "-ojson", "a"], &["api", ":4"]),
         (&["logs", "--follow", "w"], &["web", ":4"]),
         (&["ignore", "shop", ""], &[":4"]),
         (&["doctor", "--only", ""], &["aws", "cluster", "canary", ":4"]),

@@ -3,7 +3,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Declares an identifier: a text that is stored as it is and compared as a whole. `Debug` shows the text alone, because messages
-/// quote it. None dereferences to `str`, so the compiler refuses one identifier in the place of another.
+/// quote it. No identifier dereferences to `str`, so the compiler refuses one identifier in the place of another.
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -18,7 +18,7 @@ macro_rules! identifier {
                 &self.0
             }
 
-            /// Returns whether there is none.
+            /// Returns whether the text is empty.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
