@@ -242,8 +242,14 @@ pub enum Source<'a> {
 impl Namespace<'_> {
     /// Allows runs from this namespace, as the installation guide says.
     pub async fn allow_runs(&self) -> Result<()> {
-        let bindings = include_str!("../../infra/kubernetes/runs/runs.yaml");
-        self.apply(&bindings.replace("namespace: default", "namespace: NAMESPACE")).await
+        self.bind("driftless:").await
+    }
+
+    /// Binds those of the roles of runs whose names begin so.
+    pub async fn bind(&self, role: &str) -> Result<()> {
+        let name = format!("\n  name: {role}");
+        let bindings = include_str!("../../infra/kubernetes/runs/runs.yaml").split("---\n").filter(|binding| binding.contains(&name));
+        self.apply(&bindings.collect::<Vec<_>>().join("---\n").replace("namespace: default", "namespace: NAMESPACE")).await
     }
 
     /// Applies objects of this namespace.

@@ -191,7 +191,10 @@ async fn missing_role_bindings_are_named() -> Result<()> {
     let team = world.foreign_namespace("foreign").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
-    waits_for(&team, "bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs)").await?;
+    for role in ["driftless:run-identity", "driftless:run-inputs"] {
+        waits_for(&team, &format!("bind the ClusterRole {role} in it (infra/kubernetes/runs)")).await?;
+        team.bind(role).await?;
+    }
     team.allow_runs().await?;
     team.ready_after("app", 1).await?;
     nothing_was_given_up(&world).await

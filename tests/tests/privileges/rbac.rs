@@ -38,8 +38,8 @@ const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetch
 
 /// Refused calls, by part, API group with resource, and verb, with the test that provokes them.
 const REFUSED: [(&str, &str, &str, &str); 11] = [
-    ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
-    ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
+    ("launcher", "/secrets", "get", "failures.rs: a namespace whose Secrets runs may not read."),
+    ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace whose ServiceAccounts runs may not use."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
     ("fetcher", "coordination.k8s.io/leases", "list", "clusters.rs: its token reads no claims."),
     ("driftless-fetcher", "*", "*", "clusters.rs: its token tries what it may do by itself and as the launcher."),
