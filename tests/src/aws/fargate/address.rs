@@ -76,6 +76,9 @@ impl Listener for Tls {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = Listener::accept(&mut self.listener).await;
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::warn!(%error, "a connection stays slow");
+            }
             match self.acceptor.accept(stream).await {
                 Ok(stream) => return (stream, address),
                 Err(error) => tracing::warn!(%error, "a TLS handshake failed"),
