@@ -51,7 +51,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let mut inputs = Inputs::new(self.cluster, &namespace);
         let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
         let read = async {
-            let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
+            let mounted = workspace.task(at).mounted_files().map_err(Stop::invalid)?;
             read::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
         };
         match read.await {

@@ -1,8 +1,7 @@
 //! The files of a run: the Secrets and ConfigMaps that its Workspace mounts.
 
-use driftless_api::{FileSource, KeyToPath, MountedFiles, MountedObject};
 use driftless_contract::File;
-use driftless_core::run::WaitReason;
+use driftless_core::{FileSource, KeyToPath, MountedFiles, MountedObject, run::WaitReason};
 use driftless_kubernetes::Cluster;
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{MountedFiles, WorkspaceSpec};
+use driftless_api::WorkspaceSpec;
 use driftless_contract::{ClusterAccess, Identity, ProjectedToken, VERSION, WebIdentity};
-use driftless_core::run::WaitReason;
+use driftless_core::{MountedFiles, run::WaitReason};
 use driftless_kubernetes::{Cluster, Endpoint, Error};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;

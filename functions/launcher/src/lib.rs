@@ -23,14 +23,14 @@ mod status;
 mod task_folder;
 mod workspace;
 
-use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer, uid_of};
+use driftless_api::{DriftlessUpdate, Update, finalizer, uid_of};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
     Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, RunLimits, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
-    Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces,
+    Architecture, DefaultSize, Limits, PodFields, TaskShape, WatchNamespaces,
     run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
     start_backoff,
 };

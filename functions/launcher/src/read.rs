@@ -1,9 +1,8 @@
 //! Reads the inputs of a run from Secrets and ConfigMaps: environment, configuration and files.
 
-use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, EnvFromSource, EnvVar, KeySelector, MountedFiles, SECRETS_MOUNT, WorkspaceSpec, WorkspaceStack,
-};
+use driftless_api::{CONFIG_MAPS_MOUNT, ConfigItem, SECRETS_MOUNT, WorkspaceSpec, WorkspaceStack};
 use driftless_contract::{Config, ConfigValue, Env, File};
+use driftless_core::{EnvFromSource, EnvVar, KeySelector, MountedFiles};
 use driftless_kubernetes::Cluster;
 use serde_json::Value;
 
@@ -27,7 +26,7 @@ pub(crate) async fn read<C: Cluster>(
     at: &str,
     stack_name: &str,
 ) -> Result<Read, Stop> {
-    let (env_from, vars) = workspace.environment(at).map_err(Stop::invalid)?;
+    let (env_from, vars) = workspace.task(at).environment().map_err(Stop::invalid)?;
     let env = env(inputs, &env_from, &vars).await?;
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
     let files = files::read(inputs, mounted).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{Stack, Update, UpdateSpec, duration, names, uid_of};
+use driftless_api::{Stack, Update, UpdateSpec, names, uid_of};
 use driftless_contract::{Launch, Operation, PlanMode, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
@@ -52,7 +52,7 @@ impl Request {
         if spec.driftless.is_none() && missing(&spec.workspace_name) {
             return Err("spec.workspaceName is missing; name a Workspace of the same namespace".into());
         }
-        if let Some(ttl) = spec.ttl_after_completed.as_ref().filter(|ttl| duration(ttl).is_none()) {
+        if let Some(ttl) = spec.ttl_after_completed.as_ref().filter(|ttl| driftless_core::duration(ttl).is_none()) {
             return Err(format!("spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"));
         }
         if let (None, Some(ours)) = (stack, &spec.driftless) {
@@ -113,7 +113,7 @@ fn operation(spec: &UpdateSpec) -> Result<Operation, String> {
 fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, String> {
     let RunLimits { silence_seconds, max_seconds } = settings.run_limits;
     let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
-    let seconds = duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
+    let seconds = driftless_core::duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
     let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
         let field = names::MAX_DURATION;
         return Err(format!("the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"));

@@ -126,8 +126,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let Snapshot { ours, workspace, at, namespace } = self.snapshot(hint, update, request).await?;
         let kept =
             (request.stack.is_none() && !(update.spec.driftless.is_some() && finalizer::is_on(update))).then(|| ours.clone());
-        self.settings.pod_fields.check(&workspace.pod_only(&at)).map_err(Stop::invalid)?;
-        let shape = workspace.shape(&at, self.settings.default_size).map_err(Stop::invalid)?;
+        let task = workspace.task(&at);
+        self.settings.pod_fields.check(&task.pod_only()).map_err(Stop::invalid)?;
+        let shape = task.shape(self.settings.default_size).map_err(Stop::invalid)?;
         let operation = request.operation;
         let stack_name = asked.stack_name.clone().unwrap_or_default();
         let preview_only = request.previews_only();
@@ -135,7 +136,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         // PKO does the same for a stack that its Workspace does not list.
         let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
         let is_last = operation == Operation::Destroy && namespace != key.namespace;
-        let mounted = workspace.mounted_files(&at).map_err(Stop::invalid)?;
+        let mounted = task.mounted_files().map_err(Stop::invalid)?;
         let account = match identity::account(self.cluster, &namespace, &workspace, &mounted).await {
             Err(Stop::Wait(_, words)) if is_last => Err(words),
             account => Ok(account?),
@@ -299,9 +300,10 @@ fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
 /// Why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
 pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
     let workspace = own_workspace(ours)?;
-    settings.pod_fields.check(&workspace.pod_only(OWN_WORKSPACE))?;
-    workspace.shape(OWN_WORKSPACE, settings.default_size)?;
-    workspace.mounted_files(OWN_WORKSPACE)?;
+    let task = workspace.task(OWN_WORKSPACE);
+    settings.pod_fields.check(&task.pod_only())?;
+    task.shape(settings.default_size)?;
+    task.mounted_files()?;
     match &ours.tree {
         Some(tree) => source_of(tree).map(drop),
         None => project_alone(&workspace).map(drop),

@@ -123,7 +123,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     async fn renew_tokens(&self, hint: &LaunchHint, update: &Update, request: &Request, task: &str) -> Result<(), Stop> {
         let folder = keys::task(&self.settings.task_role_id, task);
         let snapshot = self.snapshot(hint, update, request).await?;
-        let mounted = snapshot.workspace.mounted_files(&snapshot.at).map_err(Stop::invalid)?;
+        let mounted = snapshot.workspace.task(&snapshot.at).mounted_files().map_err(Stop::invalid)?;
         let account = identity::account(self.cluster, &snapshot.namespace, &snapshot.workspace, &mounted).await?;
         let tokens = identity::tokens(self.cluster, &account, self.settings.token_seconds).await.map_err(identity::refused)?;
         self.objects.write(&folder.identity(), &tokens).await?;

@@ -52,9 +52,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     async fn check_workspace(&self, hint: &LaunchHint, workspace: &Workspace) -> Result<(String, Option<Source>), Stop> {
         let own = workspace.own_source().map_err(Stop::invalid)?;
         let (spec, _) = spec::runnable(workspace.clone());
-        self.settings.pod_fields.check(&spec.pod_only("spec")).map_err(Stop::invalid)?;
-        let shape = spec.shape("spec", self.settings.default_size).map_err(Stop::invalid)?;
-        let mounted = spec.mounted_files("spec").map_err(Stop::invalid)?;
+        let task = spec.task("spec");
+        self.settings.pod_fields.check(&task.pod_only()).map_err(Stop::invalid)?;
+        let shape = task.shape(self.settings.default_size).map_err(Stop::invalid)?;
+        let mounted = task.mounted_files().map_err(Stop::invalid)?;
         identity::account(self.cluster, &hint.update.namespace, &spec, &mounted).await?;
         let definition = self.task_definition(&self.settings.images.default, shape).await?;
         let source = match own {

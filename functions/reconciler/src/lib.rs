@@ -14,11 +14,11 @@ mod load;
 
 use std::mem;
 
-use driftless_api::{PodFields, Source, Stack, StackReference, Update, uid_of};
+use driftless_api::{Source, Stack, StackReference, Update, uid_of};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_RETRY_SECONDS, keys};
 use driftless_core::{
-    Retention, WatchNamespaces, decide,
+    PodFields, Retention, WatchNamespaces, decide,
     run::{Need, RunFacts, UpdateEffect, plan_update},
     violations,
 };

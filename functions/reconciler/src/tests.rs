@@ -1,4 +1,4 @@
-use driftless_api::{PodFields, StackOutputs, names};
+use driftless_api::{StackOutputs, names};
 use driftless_contract::{FetchOutcome, FetchedArtifact, StackId, VERSION, to_json};
 use driftless_core::SourceRef;
 use driftless_testkit::{CLUSTER, Faults, Message, World};

@@ -153,7 +153,7 @@ fn of_workspace(workspace: &Workspace, accounts: &[Value]) -> Vec<Note> {
         notes.extend(git.url.iter().flat_map(|url| of_git("spec.git.url", url, git.auth.is_some())));
     }
     (spec.git, spec.flux, spec.local) = (None, None, None);
-    notes.extend(spec.shape("spec", DefaultSize::default()).err().map(|words| refused(words, "")));
+    notes.extend(spec.task("spec").shape(DefaultSize::default()).err().map(|words| refused(words, "")));
     notes.extend(of_runs("spec", workspace.metadata.namespace.as_deref(), &spec, accounts));
     notes
 }
@@ -219,7 +219,7 @@ fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec)
 fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, accounts: &[Value]) -> Vec<Note> {
     let mut notes = Vec::new();
     let (logins, ignored): (Vec<_>, Vec<_>) =
-        workspace.pod_only(at).into_iter().partition(|field| field.ends_with(".imagePullSecrets"));
+        workspace.task(at).pod_only().into_iter().partition(|field| field.ends_with(".imagePullSecrets"));
     for field in logins {
         notes.push(different(format!("{field} have no effect on a task"), LOGINS));
     }

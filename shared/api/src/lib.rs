@@ -7,29 +7,21 @@
 //! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
 //! validated an object against the schema at the time of the write, which may have been another operator's.
 
-mod backend;
 mod convert;
 pub mod crds;
 pub mod facts;
-mod fields;
 pub mod finalizer;
 mod flux;
 mod guard;
 mod json;
-mod mount_path;
 mod own_source;
 mod plan_policy;
-mod pod;
 mod program;
-mod pulumi_version;
-mod resources;
-mod shape;
 mod shared;
 mod stack;
 mod stack_plan;
 mod template;
 mod update;
-mod volumes;
 mod workspace;
 
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
@@ -41,16 +33,11 @@ pub use plan_policy::{
     NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyRule, PlanPolicySpec,
     SelectorOperator, governance,
 };
-pub use pod::{
-    EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
-    ResourceFieldSelector, ResourceRequirements,
-};
 pub use program::{
     ConfigurationType, CustomTimeouts, Program, ProgramBody, ProgramConfiguration, ProgramResource, ProgramRoot, ProgramStatus,
     ResourceGetter, ResourceOptions,
 };
-pub use shape::PodFields;
-pub use shared::{ObjectReference, ProjectInfo, duration, uid_of};
+pub use shared::{ObjectReference, ProjectInfo, uid_of};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,
     FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, PlatformFailures, Prerequisite, ProgramReference,
@@ -62,9 +49,8 @@ pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
     UpdateStep,
 };
-pub use volumes::{FileSource, KeyToPath, MountedFiles, MountedObject};
 pub use workspace::{
-    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, EmbeddedMetadata, FluxArtifact, LocalSource,
+    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, FluxArtifact, LocalSource,
     PodTemplate, ServiceTemplate, Workspace, WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack,
     WorkspaceStatus,
 };

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use driftless_core::hash;
+use driftless_core::{KeySelector, hash};
 use kube::ResourceExt as _;
 
-use crate::{FluxArtifact, KeySelector, Workspace, WorkspaceGit, WorkspaceGitAuth};
+use crate::{FluxArtifact, Workspace, WorkspaceGit, WorkspaceGitAuth};
 
 /// The fields that name a source.
 const FIELDS: &str = "spec.git, spec.flux and spec.projectInfo";

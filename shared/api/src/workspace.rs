@@ -1,13 +1,12 @@
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use driftless_core::{EmbeddedMetadata, EnvFromSource, EnvVar, KeySelector, ResourceRequirements, TaskFields};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirements, Tree, json};
+use crate::{ProjectInfo, Tree, json};
 
 /// The `spec` of a Workspace: the environment of runs, without secret values. The Pulumi Kubernetes Operator keeps a pod for it.
 /// Driftless starts a task from it for each run.
@@ -70,6 +69,30 @@ pub struct WorkspaceSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<WorkspaceStack>,
+}
+
+impl WorkspaceSpec {
+    /// The fields that a run's task is made of. `at` is the field in which the user wrote this spec: `spec`, or
+    /// `spec.workspaceTemplate.spec` of a Stack.
+    #[must_use]
+    pub fn task<'a>(&'a self, at: &'a str) -> TaskFields<'a> {
+        let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
+        let pod = self.pod_template.as_ref();
+        TaskFields {
+            at,
+            source: sources.into_iter().find(|(_, set)| *set).map(|(field, _)| field),
+            image: self.image.as_deref(),
+            image_pull_policy: self.image_pull_policy.as_deref(),
+            resources: self.resources.as_ref(),
+            env: &self.env,
+            env_from: &self.env_from,
+            pod: pod.and_then(|pod| pod.spec.as_ref()).unwrap_or(&Value::Null),
+            pod_metadata: pod.and_then(|pod| pod.metadata.as_ref()),
+            service_metadata: self.service_template.as_ref().and_then(|service| service.metadata.as_ref()),
+            log_level: self.pulumi_log_level,
+            security_profile: self.security_profile.as_deref(),
+        }
+    }
 }
 
 /// Fields of a Workspace that the Pulumi Kubernetes Operator does not have.
@@ -170,18 +193,6 @@ pub struct PodTemplate {
 pub struct ServiceTemplate {
     /// Labels and annotations.
     pub metadata: Option<EmbeddedMetadata>,
-}
-
-/// Labels and annotations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct EmbeddedMetadata {
-    /// Annotations, by key.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// Labels, by key.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
 }
 
 /// A stack to prepare.

@@ -1,10 +1,10 @@
 //! Reading and writing objects.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
+use driftless_api::{Program, Source, Stack, Update, Workspace};
 use driftless_core::{
     ChangeKind, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation, PlanHash,
-    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Readiness,
+    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity, Readiness,
     SourceState, StackReason, StackStatus, Wish,
 };
 use jiff::Timestamp;

@@ -17,6 +17,7 @@ mod cache;
 mod decide;
 mod drift;
 mod due;
+mod duration;
 mod finalize;
 mod governed;
 mod ids;
@@ -32,8 +33,10 @@ mod paths;
 mod plan;
 mod plan_summary;
 mod planned;
+mod pod;
 mod policy;
 mod prerequisites;
+mod pulumi_version;
 mod reasons;
 mod repository;
 mod retention;
@@ -45,6 +48,7 @@ mod source;
 mod status;
 mod synced;
 mod task_end;
+mod templates;
 mod ttl;
 mod validate;
 mod watch;
@@ -59,6 +63,7 @@ pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};
+pub use duration::duration;
 pub use ids::{ArtifactDigest, Claim, Revision, Uid};
 pub use invariants::{refused, violations};
 pub use merge::merge;
@@ -71,14 +76,22 @@ pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use plan_summary::summary;
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
+pub use pod::{
+    EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
+    ResourceFieldSelector, ResourceRequirements,
+};
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
+pub use pulumi_version::old_pulumi;
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
 pub use schedule::Schedule;
-pub use shape::*;
+pub use shape::{
+    Architecture, DefaultSize, FileSource, InitContainer, KeyToPath, Mount, MountedFiles, MountedObject, PodFields,
+    RUNNER_VOLUME, SECRETS, SHARE, TaskFields, TaskShape,
+};
 pub use source::{FluxSource, SLOW_FETCH, Verification, fetch_again, is_answered, rest};
 pub use status::{
     CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
@@ -88,8 +101,9 @@ pub use task_end::{
     Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, SELECT_ARCHITECTURE, StopCode,
     TaskEnd,
 };
+pub use templates::{EmbeddedMetadata, merged, unplannable, update_refused, workspace_refused};
 pub use ttl::{Expiry, Ttl};
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use window::{InvalidWindow, Window};
-pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};
+pub use workspace::{ConfigItem, ConfigSource, KeyRef, Workspace, workspace};

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use crate::{ResourceRef, StackSpec};
+use crate::{EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectSelector, ResourceRef, StackSpec};
 
 /// The environment of a run, without secret values: the content of a Workspace object.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Workspace {
     /// `spec.env`, in order; each name once.
     pub env: Vec<EnvVar>,
     /// `spec.envFrom`, in order; a later one wins, and `env` wins over all.
-    pub env_from: Vec<EnvFrom>,
+    pub env_from: Vec<EnvFromSource>,
     /// `spec.stacks[0].name`
     pub stack: String,
     /// `spec.stacks[0].create`
@@ -23,24 +23,6 @@ pub struct Workspace {
     pub config: Vec<ConfigItem>,
     /// `spec.stacks[0].environment`
     pub environment: Vec<String>,
-}
-
-/// An environment variable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EnvVar {
-    /// A plain value.
-    Value(String, String),
-    /// A key of a Secret.
-    Secret(String, KeyRef),
-}
-
-/// All keys of an object as environment variables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EnvFrom {
-    /// A ConfigMap's.
-    ConfigMap(String),
-    /// A Secret's.
-    Secret(String),
 }
 
 /// A key of a Secret or ConfigMap in the same namespace.
@@ -78,15 +60,16 @@ pub enum ConfigSource {
 /// here.
 #[must_use]
 pub fn workspace(spec: &StackSpec) -> Workspace {
-    let backend = spec.backend.iter().map(|url| EnvVar::Value("PULUMI_BACKEND_URL".into(), url.clone()));
+    let backend = spec.backend.iter().map(|url| plain_var("PULUMI_BACKEND_URL", url.clone()));
     let token = spec
         .access_token_secret
         .iter()
-        .map(|name| EnvVar::Secret("PULUMI_ACCESS_TOKEN".into(), KeyRef { name: name.clone(), key: "accessToken".into() }));
+        .map(|name| secret_var("PULUMI_ACCESS_TOKEN", KeyRef { name: name.clone(), key: "accessToken".into() }));
     let references = spec.env_refs.iter().filter_map(|(name, reference)| match resolve(reference)? {
-        Resolved::Literal(value) => Some(EnvVar::Value(name.clone(), value)),
-        Resolved::Secret(key) => Some(EnvVar::Secret(name.clone(), key)),
+        Resolved::Literal(value) => Some(plain_var(name, value)),
+        Resolved::Secret(key) => Some(secret_var(name, key)),
     });
+    let object = |name: &String| Some(ObjectSelector { name: name.clone(), optional: None });
     let plain = spec.config.iter().map(|(key, value)| item(key, ConfigSource::Value(value.clone()), false));
     let maps = spec.config_ref.iter().map(|(key, map)| {
         item(key, ConfigSource::ConfigMap(KeyRef { name: map.name.clone(), key: map.key.clone() }, map.json), false)
@@ -106,8 +89,8 @@ pub fn workspace(spec: &StackSpec) -> Workspace {
         env_from: spec
             .envs
             .iter()
-            .map(|name| EnvFrom::ConfigMap(name.clone()))
-            .chain(spec.env_secrets.iter().map(|name| EnvFrom::Secret(name.clone())))
+            .map(|name| EnvFromSource { config_map_ref: object(name), ..EnvFromSource::default() })
+            .chain(spec.env_secrets.iter().map(|name| EnvFromSource { secret_ref: object(name), ..EnvFromSource::default() }))
             .collect(),
         stack: spec.stack.clone(),
         create: !spec.use_local_stack_only,
@@ -115,6 +98,16 @@ pub fn workspace(spec: &StackSpec) -> Workspace {
         config: plain.chain(maps).chain(secrets).chain(secret_references).collect(),
         environment: spec.environment.clone(),
     }
+}
+
+fn plain_var(name: &str, value: String) -> EnvVar {
+    EnvVar { name: name.into(), value: Some(value), value_from: None }
+}
+
+fn secret_var(name: &str, KeyRef { name: object, key }: KeyRef) -> EnvVar {
+    let selector = KeySelector { key, name: object, optional: None };
+    let from = EnvVarSource { secret_key_ref: Some(selector), ..EnvVarSource::default() };
+    EnvVar { name: name.into(), value: None, value_from: Some(from) }
 }
 
 fn item(key: &str, source: ConfigSource, secret: bool) -> ConfigItem {

@@ -1,10 +1,11 @@
 //! A tenant's objects, from the API server to the decision, and back to the status.
 
-use driftless_api::{PodFields, Stack, StackSpec, StackStatus};
+use driftless_api::{Stack, StackSpec, StackStatus};
 use driftless_aws::{Error, Objects as _};
 use driftless_contract::{Hint, LaunchHint, ObjectKey, RunLimits, RunMessage, VERSION};
 use driftless_core::{
-    self as core, Architecture, DefaultSize, DriftVerdict, Limits, Readiness, Retention, WatchNamespaces, decide, violations,
+    self as core, Architecture, DefaultSize, DriftVerdict, Limits, PodFields, Readiness, Retention, WatchNamespaces, decide,
+    violations,
 };
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};

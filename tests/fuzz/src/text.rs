@@ -41,7 +41,7 @@ pub fn quantity(input: &[u8]) {
     let asked = |field: &str, amount: &str| {
         let resources = json!({ "limits": { field: amount } });
         let spec: WorkspaceSpec = serde_json::from_value(json!({ "resources": resources })).expect("a Workspace's spec");
-        spec.shape("spec", default)
+        spec.task("spec").shape(default)
     };
     for field in ["cpu", "memory", "ephemeral-storage"] {
         match (asked(field, amount), asked(field, &format!("1{amount}"))) {

@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, pin::Pin};
 
-use driftless_api::PodFields;
 use driftless_contract::RunLimits;
-use driftless_core::{Architecture, DefaultSize, Limits, Retention, WatchNamespaces};
+use driftless_core::{Architecture, DefaultSize, Limits, PodFields, Retention, WatchNamespaces};
 use driftless_testkit::Message;
 use jiff::{SignedDuration, Timestamp};
 

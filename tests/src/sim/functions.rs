@@ -2,9 +2,8 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use driftless_api::PodFields;
 use driftless_contract::{ObjectKey, RunLimits, RunMessage, keys};
-use driftless_core::{Architecture, DefaultSize, WatchNamespaces};
+use driftless_core::{Architecture, DefaultSize, PodFields, WatchNamespaces};
 use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Message};
 

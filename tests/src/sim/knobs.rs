@@ -1,7 +1,6 @@
 //! The settings that differ between seeds, and the bounds that follow from them.
 
-use driftless_api::PodFields;
-use driftless_core::{Retention, WatchNamespaces};
+use driftless_core::{PodFields, Retention, WatchNamespaces};
 use jiff::SignedDuration;
 
 use super::{

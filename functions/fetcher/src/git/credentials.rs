@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{GitAuth, KeySelector, ResourceRef, Stack, WorkspaceGitAuth, WorkspaceGithubApp};
+use driftless_api::{GitAuth, ResourceRef, Stack, WorkspaceGitAuth, WorkspaceGithubApp};
+use driftless_core::KeySelector;
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use secrecy::SecretString;

@@ -1,5 +1,5 @@
 use driftless_core::{
-    self as core, NewUpdate, Operation, PlanHash, Run, Uid,
+    self as core, EmbeddedMetadata, NewUpdate, Operation, PlanHash, Run, Uid,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -8,11 +8,11 @@ use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 
 use super::{
     status::{cut, set_condition},
-    workspace::{labels, merged, over, templated, tree},
+    workspace::{labels, over, templated, tree},
 };
 use crate::{
-    DriftlessUpdate, DriftlessUpdateStatus, EmbeddedMetadata, LogLink, Stack, StackReference, Update, UpdateProgress, UpdateSpec,
-    UpdateStatus, Workspace, WorkspaceSpec, duration, finalizer, names,
+    DriftlessUpdate, DriftlessUpdateStatus, LogLink, Stack, StackReference, Update, UpdateProgress, UpdateSpec,
+    UpdateStatus, Workspace, WorkspaceSpec, finalizer, names,
 };
 
 /// Returns whether an owner is a Stack.
@@ -21,26 +21,21 @@ pub fn is_stack(owner: &OwnerReference) -> bool {
     owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/")
 }
 
+/// The field of a Stack with the template of its Updates.
+const TEMPLATE: &str = "spec.updateTemplate";
+
 /// Why a Stack's `updateTemplate` is refused, as a message.
 pub(super) fn update_refused(stack: &Stack) -> Option<String> {
-    let field = "spec.updateTemplate";
-    let spec = match merged::<UpdateSpec>(field, &UpdateSpec::default(), stack.spec.update_template.as_ref()) {
-        Ok((_, spec)) => spec,
-        Err(words) => return Some(words),
-    };
-    if let Some(word) = spec.operation.filter(|word| Operation::parse(word).is_none()) {
-        return Some(format!("{field}.spec.type is {word:?}; use up, preview, refresh or destroy"));
+    match core::merged(TEMPLATE, &UpdateSpec::default(), stack.spec.update_template.as_ref()) {
+        Ok((_, spec)) => core::update_refused(TEMPLATE, spec.operation.as_deref(), spec.ttl_after_completed.as_deref()),
+        Err(words) => Some(words),
     }
-    let ttl = spec.ttl_after_completed.filter(|ttl| duration(ttl).is_none());
-    ttl.map(|ttl| format!("{field}.spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"))
 }
 
 /// Why the runs of a guarded Stack cannot have a plan, as a message.
 pub(super) fn unplannable(stack: &Stack) -> Option<String> {
     let (_, spec) = update_templated(stack, &UpdateSpec::default());
-    let operation = spec.operation.filter(|word| word != Operation::Up.as_str())?;
-    let remedy = format!("remove it: a Stack with the annotation {} runs up", names::APPROVAL);
-    Some(format!("spec.updateTemplate.spec.type is {operation:?}; {remedy}"))
+    core::unplannable(TEMPLATE, spec.operation.as_deref())
 }
 
 /// The snapshot for an Update of a Stack.
@@ -70,7 +65,7 @@ fn update_spec(new: &NewUpdate) -> UpdateSpec {
 
 /// Merges the Stack's template over it. A template that cannot be merged was refused earlier.
 fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
-    merged("spec.updateTemplate", spec, stack.spec.update_template.as_ref())
+    core::merged(TEMPLATE, spec, stack.spec.update_template.as_ref())
         .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
 }
 
@@ -255,7 +250,7 @@ impl Update {
             snapshot: self.spec.driftless.is_some(),
             ours: self.spec.driftless.as_ref().is_some_and(is_ours),
             complete_since: complete.map(|condition| condition.last_transition_time.0),
-            ttl: self.spec.ttl_after_completed.as_deref().and_then(duration),
+            ttl: self.spec.ttl_after_completed.as_deref().and_then(core::duration),
             waiting: self.waits_for().and_then(|(reason, _)| reason),
             asks_for_log: self.asks_for_log(now),
             task: self.status.as_ref().is_some_and(|status| status.driftless.as_ref().is_some_and(|ours| ours.task.is_some())),

@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names, uid_of,
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, finalizer, names, uid_of,
 };
 
 impl From<&Stack> for core::Stack {
@@ -91,8 +91,9 @@ fn spec(stack: &Stack) -> core::StackSpec {
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.old_pulumi = workspace.old_pulumi;
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
-    spec.pod_only = workspace.spec.pod_only(super::workspace::TEMPLATE);
-    spec.task_backend = workspace.spec.task_backend(super::workspace::TEMPLATE);
+    let task = workspace.spec.task(super::workspace::TEMPLATE);
+    spec.pod_only = task.pod_only();
+    spec.task_backend = task.task_backend();
     let annotations = core::Annotations(stack.annotations());
     spec.watches_inputs &= !annotations.ignore_inputs();
     spec.refused = spec.refused.or_else(|| annotations.refused(stack.labels(), created(stack)));
@@ -199,7 +200,7 @@ fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
 
 fn prerequisite(prerequisite: &crate::Prerequisite) -> core::PrerequisiteRef {
     let within = prerequisite.requirement.as_ref().and_then(|requirement| requirement.succeeded_within_duration.as_ref());
-    let seconds = within.and_then(|text| duration(text)).map(|duration| duration.as_secs());
+    let seconds = within.and_then(|text| core::duration(text)).map(|duration| duration.as_secs());
     core::PrerequisiteRef { name: prerequisite.name.clone(), succeeded_within_seconds: seconds }
 }
 

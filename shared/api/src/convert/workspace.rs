@@ -1,16 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_core::{self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, OutputKind, SourceRef, run::WaitReason};
+use driftless_core::{self as core, ConfigSource, EmbeddedMetadata, FileSource, NewTree, NewUpdate, OutputKind, SourceRef, run::WaitReason};
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
 
 use super::status::set_condition;
 use crate::{
-    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, EmbeddedMetadata, EnvFromSource, EnvVar,
-    EnvVarSource, FileSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack, StackOutputs, Tree, Workspace,
-    WorkspaceSpec, WorkspaceStack, names, pulumi_version,
+    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, ObjectReference, ProjectInfo, Stack, StackOutputs,
+    Tree, Workspace, WorkspaceSpec, WorkspaceStack, names,
 };
 
 /// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
@@ -123,7 +120,7 @@ impl WorkspaceSpec {
             || self.env.iter().any(|env| env.value_from.is_some())
             || config.filter_map(|item| item.value_from.as_ref()).any(|from| from.path.is_some())
             // Unreadable fields are refused before a run.
-            || self.mounted_files(TEMPLATE).is_ok_and(|files| {
+            || self.task(TEMPLATE).mounted_files().is_ok_and(|files| {
                 let mut sources = files.iter().flat_map(|files| files.sources.iter());
                 sources.any(|(_, source)| !matches!(source, FileSource::Token { .. }))
             })
@@ -132,7 +129,7 @@ impl WorkspaceSpec {
     /// The Secrets and `ConfigMap`s that a run in it reads.
     fn objects(&self) -> BTreeSet<(OutputKind, String)> {
         // Unreadable fields are refused before a run.
-        let (from, vars) = self.environment(TEMPLATE).unwrap_or_default();
+        let (from, vars) = self.task(TEMPLATE).environment().unwrap_or_default();
         let from = from.iter().flat_map(|from| {
             let secret = from.secret_ref.as_ref().map(|object| (OutputKind::Secret, object.name.clone()));
             secret.into_iter().chain(from.config_map_ref.as_ref().map(|object| (OutputKind::ConfigMap, object.name.clone())))
@@ -149,7 +146,7 @@ impl WorkspaceSpec {
             };
             Some((kind, rest.strip_prefix('/')?.split_once('/')?.0.to_owned()))
         });
-        let files = self.mounted_files(TEMPLATE).unwrap_or_default();
+        let files = self.task(TEMPLATE).mounted_files().unwrap_or_default();
         let files = files.iter().flat_map(|files| files.sources.iter()).filter_map(|(_, source)| match source {
             FileSource::Secret(object) => Some((OutputKind::Secret, object.name.clone())),
             FileSource::ConfigMap(object) => Some((OutputKind::ConfigMap, object.name.clone())),
@@ -177,89 +174,34 @@ pub(super) struct Templated {
 /// to it.
 pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated {
     let base = WorkspaceSpec {
-        env: workspace.env.iter().map(env_var).collect(),
+        env: workspace.env.clone(),
         service_account_name: workspace.service_account_name.clone(),
         ..WorkspaceSpec::default()
     };
-    let merged = merged::<WorkspaceSpec>("spec.workspaceTemplate", &base, stack.spec.workspace_template.as_ref());
-    let (metadata, spec, mut refused) = match merged {
+    let merged = core::merged("spec.workspaceTemplate", &base, stack.spec.workspace_template.as_ref());
+    let (metadata, mut spec, refused) = match merged {
         Ok((metadata, spec)) => (metadata, spec, None),
         Err(words) => (EmbeddedMetadata::default(), base, Some(words)),
     };
-    let template = |field: &str| format!("{TEMPLATE}.{field}");
-    if !spec.stacks.is_empty() {
-        refused = Some(format!(
-            "{} is not supported in a template, because a run has the one Pulumi stack of its Stack; remove \
-             it",
-            template("stacks")
-        ));
-    } else if spec.project_info.is_some() {
-        refused =
-            Some(format!("{} is not supported in a template; remove it, and set a source of the Stack", template("projectInfo")));
-    }
-    let shape = spec.shape(TEMPLATE, DefaultSize::default());
-    let image = shape.as_ref().ok().and_then(|shape| shape.image.as_deref());
-    let new_stack = WorkspaceStack {
+    let task = spec.task(TEMPLATE);
+    let refused = refused.or_else(|| core::workspace_refused(&task, !spec.stacks.is_empty(), spec.project_info.is_some()));
+    let old_pulumi = core::old_pulumi(&task, workspace, stack.metadata.deletion_timestamp.is_some());
+    spec.env_from.extend(workspace.env_from.iter().cloned());
+    spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
+    spec.stacks = vec![WorkspaceStack {
         config: workspace.config.iter().map(config_item).collect(),
         create: Some(workspace.create),
         environment: workspace.environment.clone(),
         name: workspace.stack.clone(),
         secrets_provider: workspace.secrets_provider.clone(),
-    };
-    let backend =
-        spec.environment(TEMPLATE).ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
-    // A user can still destroy a stack that an older Pulumi created.
-    let secrets_provider = new_stack.secrets_provider.clone().filter(|_| stack.metadata.deletion_timestamp.is_none());
-    let checked = WorkspaceStack { secrets_provider, ..new_stack.clone() };
-    let old_pulumi = pulumi_version::too_low(&template("image"), image, &checked, backend.as_deref());
-    let refused = refused.or(shape.err());
-    let mut spec = spec;
-    spec.env_from.extend(workspace.env_from.iter().map(env_from));
-    spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
-    spec.stacks = vec![new_stack];
+    }];
     Templated { spec, metadata, refused, old_pulumi }
-}
-
-/// A template's metadata, and its spec merged over another.
-pub(super) fn merged<Spec: Serialize + DeserializeOwned + Clone>(
-    field: &str,
-    base: &Spec,
-    template: Option<&Value>,
-) -> Result<(EmbeddedMetadata, Spec), String> {
-    let Some(template) = template else { return Ok((EmbeddedMetadata::default(), base.clone())) };
-    let invalid = |part: &str, error: serde_json::Error| format!("{field}.{part}: {error}");
-    let base = serde_json::to_value(base).map_err(|error| invalid("spec", error))?;
-    let metadata = template.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
-    let spec = template.get("spec").map_or(base.clone(), |patch| core::merge(base, patch));
-    Ok((
-        serde_json::from_value(metadata).map_err(|error| invalid("metadata", error))?,
-        serde_json::from_value(spec).map_err(|error| invalid("spec", error))?,
-    ))
 }
 
 /// Driftless's own entries take precedence.
 pub(super) fn over(mut theirs: BTreeMap<String, String>, ours: BTreeMap<String, String>) -> BTreeMap<String, String> {
     theirs.extend(ours);
     theirs
-}
-
-fn env_var(var: &core::EnvVar) -> EnvVar {
-    match var {
-        core::EnvVar::Value(name, value) => EnvVar { name: name.clone(), value: Some(value.clone()), value_from: None },
-        core::EnvVar::Secret(name, reference) => {
-            let selector = KeySelector { key: reference.key.clone(), name: reference.name.clone(), optional: None };
-            let from = EnvVarSource { secret_key_ref: Some(selector), ..EnvVarSource::default() };
-            EnvVar { name: name.clone(), value: None, value_from: Some(from) }
-        }
-    }
-}
-
-fn env_from(from: &core::EnvFrom) -> EnvFromSource {
-    let reference = |name: &String| Some(ObjectSelector { name: name.clone(), optional: None });
-    match from {
-        core::EnvFrom::ConfigMap(name) => EnvFromSource { config_map_ref: reference(name), ..EnvFromSource::default() },
-        core::EnvFrom::Secret(name) => EnvFromSource { secret_ref: reference(name), ..EnvFromSource::default() },
-    }
 }
 
 fn config_item(item: &core::ConfigItem) -> ConfigItem {

@@ -1,6 +1,7 @@
 //! Writes: the cases of create, replace, patch, apply and delete.
 
-use driftless_api::{EnvVar, Workspace, WorkspaceSpec};
+use driftless_api::{Workspace, WorkspaceSpec};
+use driftless_core::EnvVar;
 
 use super::*;
 

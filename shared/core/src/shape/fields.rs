@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Fields of a pod that only concern where or how it runs. A task runs the same program without them.
-pub(crate) const POD_ONLY: [&str; 24] = [
+pub(super) const POD_ONLY: [&str; 24] = [
     "affinity",
     "automountServiceAccountToken",
     "dnsConfig",
@@ -31,7 +31,7 @@ pub(crate) const POD_ONLY: [&str; 24] = [
     "topologySpreadConstraints",
 ];
 /// The same for a container.
-pub(crate) const CONTAINER_ONLY: [&str; 12] = [
+pub(super) const CONTAINER_ONLY: [&str; 12] = [
     "lifecycle",
     "livenessProbe",
     "ports",
@@ -47,7 +47,7 @@ pub(crate) const CONTAINER_ONLY: [&str; 12] = [
 ];
 
 /// The ignored fields of a map that are set.
-pub(crate) fn set_of<'a>(map: &'a Value, ignored: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
+pub(super) fn set_of<'a>(map: &'a Value, ignored: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
     let set = map.as_object().into_iter().flatten().filter(|(_, value)| is_set(value));
     set.filter(|(field, value)| is_ignored(field, value, ignored)).map(|(field, _)| field.as_str())
 }
@@ -67,7 +67,7 @@ fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
 }
 
 /// Refuses a map that sets a field other than these and the `ignored` ones.
-pub(crate) fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), String> {
+pub(super) fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), String> {
     if !matches!(map, Value::Object(_) | Value::Null) {
         return Err(format!("{at} is not an object"));
     }
@@ -84,23 +84,23 @@ pub(crate) fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> 
 }
 
 /// Reads a value; the error names the field.
-pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, String> {
+pub(super) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| format!("{at}: {error}"))
 }
 
 /// The beginning of an error about a field that no task can have.
-pub(crate) fn meaningless(at: &str, field: &str) -> String {
+pub(super) fn meaningless(at: &str, field: &str) -> String {
     let dot = if field.starts_with('[') { "" } else { "." };
     format!("{at}{dot}{field} has no meaning on Fargate")
 }
 
 /// Returns whether Kubernetes accepts it as the name of a container or a volume.
-pub(crate) fn is_label(name: &str) -> bool {
+pub(super) fn is_label(name: &str) -> bool {
     (1..=63).contains(&name.len()) && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 /// Returns whether a field has a value other than an empty one.
-pub(crate) fn is_set(value: &Value) -> bool {
+pub(super) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty(),
@@ -110,6 +110,6 @@ pub(crate) fn is_set(value: &Value) -> bool {
 }
 
 /// The items of a list; none if it is no list.
-pub(crate) fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -1,8 +1,10 @@
 //! The resource requests of a Workspace's containers, in the form of Fargate.
 
-use driftless_core::{DefaultSize, size};
-
-use crate::{Quantity, ResourceRequirements, fields::meaningless};
+use super::{
+    fields::meaningless,
+    task::{DefaultSize, size},
+};
+use crate::{Quantity, ResourceRequirements};
 
 /// The disk space of every task in GiB, and the maximum.
 const DISK_GIB: u64 = 20;
@@ -10,7 +12,7 @@ const MAX_DISK_GIB: u64 = 200;
 
 /// The requests of the containers.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(super) struct Asked {
     cpu: Amount,
     memory: Amount,
     disk: Amount,
@@ -33,7 +35,7 @@ impl Amount {
 }
 
 impl Asked {
-    pub(crate) fn add(&mut self, at: &str, resources: &ResourceRequirements, is_main: bool) -> Result<(), String> {
+    pub(super) fn add(&mut self, at: &str, resources: &ResourceRequirements, is_main: bool) -> Result<(), String> {
         if !resources.claims.is_empty() {
             return Err(format!("{}; remove it", meaningless(at, "claims")));
         }
@@ -53,7 +55,7 @@ impl Asked {
         Ok(())
     }
 
-    pub(crate) fn size(&self, at: &str, default: DefaultSize) -> Result<(u32, u32), String> {
+    pub(super) fn size(&self, at: &str, default: DefaultSize) -> Result<(u32, u32), String> {
         let cpu = self.cpu.beyond(u64::from(default.cpu) * 1000 / 1024);
         let bytes = self.memory.beyond((u64::from(default.memory_mib) << 20) * 1000).map(|milli| milli.div_ceil(1000));
         size(cpu, bytes, default).ok_or_else(|| {
@@ -65,7 +67,7 @@ impl Asked {
         })
     }
 
-    pub(crate) fn disk(&self, at: &str) -> Result<Option<u32>, String> {
+    pub(super) fn disk(&self, at: &str) -> Result<Option<u32>, String> {
         let gib = self.disk.most.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
         if gib > MAX_DISK_GIB {
             let limit = format!("the maximum of Fargate is {MAX_DISK_GIB}; request less");

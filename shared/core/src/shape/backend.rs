@@ -2,23 +2,20 @@
 
 use std::path::Path;
 
-use driftless_core::{DefaultSize, SHARE};
-
-use crate::WorkspaceSpec;
+use super::{DefaultSize, SHARE, TaskFields};
 
 /// Directories on a task's own disk, besides the volumes of its Workspace.
 const TASK_DIRECTORIES: [&str; 2] = [SHARE, "/tmp"];
 
-impl WorkspaceSpec {
-    /// Returns the URL of the backend if it is a path on the disk of a task, which is lost with its run. See
-    /// [`WorkspaceSpec::shape`] for `at`.
+impl TaskFields<'_> {
+    /// Returns the URL of the backend if it is a path on the disk of a task, which is lost with its run.
     #[must_use]
-    pub fn task_backend(&self, at: &str) -> Option<String> {
-        let (_, env) = self.environment(at).ok()?;
+    pub fn task_backend(&self) -> Option<String> {
+        let (_, env) = self.environment().ok()?;
         let url = env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value?;
         let path = url.strip_prefix("file://")?;
         let path = path.split_once('?').map_or(path, |(path, _)| path);
-        let mounts = self.shape(at, DefaultSize::default()).ok()?.mounts;
+        let mounts = self.shape(DefaultSize::default()).ok()?.mounts;
         let mut directories = mounts.iter().map(|mount| mount.path.as_str()).chain(TASK_DIRECTORIES);
         // Any other path is below the home or the project of the run.
         let is_below = !path.starts_with('/') || directories.any(|directory| Path::new(path).starts_with(directory));
@@ -30,7 +27,7 @@ impl WorkspaceSpec {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
+    use crate::{merge, shape::testing::WorkspaceSpec};
 
     fn task_backend(spec: Value) -> Option<String> {
         serde_json::from_value::<WorkspaceSpec>(spec).unwrap().task_backend("spec")
@@ -56,7 +53,7 @@ mod tests {
             let containers = json!([{ "name": "pulumi", "volumeMounts": mounts }]);
             let pod = json!({ "podTemplate": { "spec": { "volumes": volumes, "containers": containers } } });
             let env = json!({ "env": [{ "name": "PULUMI_BACKEND_URL", "value": url }] });
-            assert_eq!(task_backend(driftless_core::merge(pod, &env)).as_deref(), expected.then_some(url));
+            assert_eq!(task_backend(merge(pod, &env)).as_deref(), expected.then_some(url));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Where a task's volumes can be mounted, and which paths are allowed within one.
 
-use driftless_core::{RUNNER_VOLUME, SECRETS, SHARE};
+use super::{RUNNER_VOLUME, SECRETS, SHARE};
 
 /// Reserved names in the volumes that every task has.
 const TAKEN: [(&str, &[&str]); 2] =
@@ -9,17 +9,17 @@ const TAKEN: [(&str, &[&str]); 2] =
 /// images.
 const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
 /// EKS's mount path of the token for a role, and the annotation that gives a task the token instead.
-pub(crate) const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
+pub(super) const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
 const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
 
 /// Checks that a file stays within its volume.
-pub(crate) fn check_file(at: &str, path: &str) -> Result<(), String> {
+pub(super) fn check_file(at: &str, path: &str) -> Result<(), String> {
     let is_within = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without \"..\""))
 }
 
 /// Checks that a volume can be mounted at a path.
-pub(crate) fn check_path(at: &str, path: &str) -> Result<(), String> {
+pub(super) fn check_path(at: &str, path: &str) -> Result<(), String> {
     let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
     if !is_path {
         return Err(format!("{at} is {path:?}; write an absolute path without \"..\" and \":\""));
@@ -38,7 +38,7 @@ pub(crate) fn check_path(at: &str, path: &str) -> Result<(), String> {
 }
 
 /// Returns whether a path is in a volume that every task has.
-pub(crate) fn is_ours(path: &str) -> bool {
+pub(super) fn is_ours(path: &str) -> bool {
     is_below(path, SHARE) || is_below(path, SECRETS)
 }
 

@@ -3,14 +3,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use driftless_core::{Mount, SHARE, merge};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{
+use super::{
+    Mount, SHARE,
     fields::{is_label, is_set, list, meaningless, typed},
     mount_path::{check_file, check_path, is_ours},
 };
+use crate::merge;
 
 /// The name of the volume at [`SHARE`], which every container has, as in PKO.
 const SHARE_NAME: &str = "share";
@@ -165,7 +166,7 @@ struct VolumeMount {
 type Content = (u32, FileSource);
 
 /// The volumes of a pod template.
-pub(crate) struct Volumes<'a> {
+pub(super) struct Volumes<'a> {
     pod: &'a str,
     volumes: Vec<(Volume, Arc<[Content]>)>,
 }
@@ -181,7 +182,7 @@ struct Place<'a> {
 
 impl<'a> Volumes<'a> {
     /// Reads the volumes. `pod` is the field with the pod's spec.
-    pub(crate) fn of(pod: &'a str, spec: &Value) -> Result<Self, String> {
+    pub(super) fn of(pod: &'a str, spec: &Value) -> Result<Self, String> {
         let volumes: Vec<_> = list(&spec["volumes"]).iter().map(|volume| read(pod, volume)).collect::<Result<_, String>>()?;
         let mut names = BTreeSet::new();
         match volumes.iter().find(|(volume, _)| !names.insert(&volume.name)) {
@@ -191,7 +192,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// The mounts of the container `pulumi`, and the files at them. `at` is the field with the container.
-    pub(crate) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
+    pub(super) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
         let (mut own, mut mounted) = (Vec::new(), Vec::new());
         for Place { at, mount: VolumeMount { name, mount_path: path, sub_path, .. }, files } in self.places(at, mounts)? {
             // A single file is written into the image's own directory.
@@ -215,7 +216,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// The mounts of an init container. The runner, which writes the files, starts after it.
-    pub(crate) fn of_init(&self, at: &str, mounts: &[Value]) -> Result<Vec<Mount>, String> {
+    pub(super) fn of_init(&self, at: &str, mounts: &[Value]) -> Result<Vec<Mount>, String> {
         let own = |Place { at, mount: VolumeMount { name, mount_path: path, .. }, files }: Place<'_>| {
             if files.is_empty() {
                 return Ok(Mount { volume: name, path });
@@ -355,11 +356,10 @@ fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
 
 #[cfg(test)]
 mod tests {
-    use driftless_core::DefaultSize;
     use serde_json::json;
 
     use super::*;
-    use crate::{WorkspaceSpec, mount_path::IRSA};
+    use crate::shape::{DefaultSize, mount_path::IRSA, testing::WorkspaceSpec};
 
     fn workspace(volume: &Value, mount: &Value, init: &Value) -> WorkspaceSpec {
         serde_json::from_value(json!({ "podTemplate": { "spec": {

@@ -1,18 +1,32 @@
 //! The fields of a Workspace that have a meaning on Fargate. Fields that only concern the pod are ignored, with an Event; any
 //! other field without a meaning is refused by name, because a run that ignored it would do something else.
 
-use std::{collections::BTreeSet, str::FromStr};
+mod backend;
+mod fields;
+mod mount_path;
+mod pod_fields;
+mod resources;
+mod task;
+#[cfg(test)]
+mod testing;
+mod volumes;
 
-use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape, merge};
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    EnvFromSource, EnvVar, ResourceRequirements, WorkspaceSpec,
-    fields::{CONTAINER_ONLY, POD_ONLY, is_label, is_set, list, meaningless, only, set_of, typed},
+use self::{
+    fields::{CONTAINER_ONLY, POD_ONLY, is_label, is_set, list, meaningless, only, typed},
     resources::Asked,
-    volumes::{MountedFiles, Volumes},
+    volumes::Volumes,
 };
+pub use self::{
+    pod_fields::PodFields,
+    task::{Architecture, DefaultSize, InitContainer, Mount, RUNNER_VOLUME, SECRETS, SHARE, TaskShape},
+    volumes::{FileSource, KeyToPath, MountedFiles, MountedObject},
+};
+use crate::{EmbeddedMetadata, EnvFromSource, EnvVar, ResourceRequirements, merge};
 
 /// The container that a pod template changes.
 const MAIN: &str = "pulumi";
@@ -39,44 +53,6 @@ const INJECTORS: [(&str, &str); 3] = [
          VAULT_NAMESPACE), and have the program log in to Vault with that token",
     ),
 ];
-
-/// How a Workspace's fields that only concern the pod are treated: `PodFields` of the installation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PodFields {
-    /// They are ignored, and an Event of the Stack names them.
-    #[default]
-    Ignore,
-    /// The spec is refused.
-    Refuse,
-}
-
-impl FromStr for PodFields {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "ignore" => Ok(Self::Ignore),
-            "refuse" => Ok(Self::Refuse),
-            _ => Err(format!("{word:?} is neither ignore nor refuse")),
-        }
-    }
-}
-
-impl PodFields {
-    /// Refuses a spec with such fields, if the installation does.
-    ///
-    /// # Errors
-    ///
-    /// The first such field, with the remedy.
-    pub fn check(self, pod_only: &[String]) -> Result<(), String> {
-        match pod_only.first() {
-            Some(field) if self == Self::Refuse => Err(format!(
-                "{field} has no meaning on Fargate, and this installation refuses such fields (PodFields=refuse); remove it"
-            )),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's merged over them.
 #[derive(Default, Serialize, Deserialize)]
@@ -106,29 +82,58 @@ struct Init {
     volume_mounts: Vec<Value>,
 }
 
-impl WorkspaceSpec {
-    /// The shape of a task for this Workspace. An error names the field that has no meaning on Fargate or exceeds Fargate's
-    /// limits, with the remedy. `at` is the field in which the user wrote this spec: `spec`, or `spec.workspaceTemplate.spec` of
-    /// a Stack. Errors do not depend on `default`.
-    pub fn shape(&self, at: &str, default: DefaultSize) -> Result<TaskShape, String> {
-        self.check_own(at)?;
+/// The fields of a Workspace's spec that its tasks are made of, as the user wrote them.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskFields<'a> {
+    /// The field in which the user wrote the spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
+    pub at: &'a str,
+    /// The source of its own that it sets: `git`, `flux` or `local`.
+    pub source: Option<&'static str>,
+    /// `image`
+    pub image: Option<&'a str>,
+    /// `imagePullPolicy`
+    pub image_pull_policy: Option<&'a str>,
+    /// `resources`
+    pub resources: Option<&'a ResourceRequirements>,
+    /// `env`
+    pub env: &'a [EnvVar],
+    /// `envFrom`
+    pub env_from: &'a [EnvFromSource],
+    /// `podTemplate.spec`; null without one.
+    pub pod: &'a Value,
+    /// `podTemplate.metadata`
+    pub pod_metadata: Option<&'a EmbeddedMetadata>,
+    /// `serviceTemplate.metadata`
+    pub service_metadata: Option<&'a EmbeddedMetadata>,
+    /// `pulumiLogLevel`
+    pub log_level: Option<i32>,
+    /// `securityProfile`
+    pub security_profile: Option<&'a str>,
+}
+
+impl TaskFields<'_> {
+    /// The shape of a task. An error names the field that has no meaning on Fargate or exceeds Fargate's limits, with the
+    /// remedy. Errors do not depend on `default`.
+    pub fn shape(&self, default: DefaultSize) -> Result<TaskShape, String> {
+        let at = self.at;
+        self.check_own()?;
         let pod = format!("{at}.podTemplate.spec");
-        only(&pod, self.pod(), &["containers", "initContainers", "volumes"], &POD_ONLY)?;
+        only(&pod, self.pod, &["containers", "initContainers", "volumes"], &POD_ONLY)?;
         for (field, items) in [("containers", "containers"), ("initContainers", "containers"), ("volumes", "volumes")] {
-            if !matches!(self.pod()[field], Value::Array(_) | Value::Null) {
+            if !matches!(self.pod[field], Value::Array(_) | Value::Null) {
                 return Err(format!("{pod}.{field} is not a list of {items}"));
             }
         }
-        let (main, main_at) = (self.main(at)?, format!("{pod}.containers[{MAIN}]"));
+        let (main, main_at) = (self.main()?, format!("{pod}.containers[{MAIN}]"));
         let patched = |field| self.patches().any(|patch| is_set(&patch[field]));
         let home = |field| if patched(field) { &main_at } else { at };
         check_pull(home("imagePullPolicy"), main.image_pull_policy.as_deref())?;
         check_env(home("env"), &main.env)?;
         let mut asked = Asked::default();
         asked.add(&format!("{}.resources", home("resources")), &main.resources, true)?;
-        let volumes = Volumes::of(&pod, self.pod())?;
+        let volumes = Volumes::of(&pod, self.pod)?;
         let (mounts, _) = volumes.of_main(&main_at, &main.volume_mounts)?;
-        let init = inits(&pod, list(&self.pod()["initContainers"]), &volumes, &mut asked)?;
+        let init = inits(&pod, list(&self.pod["initContainers"]), &volumes, &mut asked)?;
         let (cpu, memory_mib) = asked.size(at, default)?;
         let image = main.image.filter(|image| !image.is_empty());
         Ok(TaskShape {
@@ -143,56 +148,36 @@ impl WorkspaceSpec {
     }
 
     /// Pulumi's environment, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` merged
-    /// over it. An error names a field of the wrong type, which [`WorkspaceSpec::shape`] refuses too; see there for `at`.
-    pub fn environment(&self, at: &str) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
-        self.main(at).map(|main| (main.env_from, main.env))
+    /// over it. An error names a field of the wrong type, which [`TaskFields::shape`] refuses too.
+    pub fn environment(&self) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
+        self.main().map(|main| (main.env_from, main.env))
     }
 
-    /// The files at Pulumi's mount paths. Errors are also errors of [`WorkspaceSpec::shape`]; see there for `at`.
-    pub fn mounted_files(&self, at: &str) -> Result<Vec<MountedFiles>, String> {
-        let pod = format!("{at}.podTemplate.spec");
+    /// The files at Pulumi's mount paths. Errors are also errors of [`TaskFields::shape`].
+    pub fn mounted_files(&self) -> Result<Vec<MountedFiles>, String> {
+        let pod = format!("{}.podTemplate.spec", self.at);
         let (_, files) =
-            Volumes::of(&pod, self.pod())?.of_main(&format!("{pod}.containers[{MAIN}]"), &self.main(at)?.volume_mounts)?;
+            Volumes::of(&pod, self.pod)?.of_main(&format!("{pod}.containers[{MAIN}]"), &self.main()?.volume_mounts)?;
         Ok(files)
     }
 
-    /// Returns the fields that only concern the pod; see [`WorkspaceSpec::shape`] for `at`.
-    #[must_use]
-    pub fn pod_only(&self, at: &str) -> Vec<String> {
-        let has_service = self.service_template.as_ref().is_some_and(|service| service.metadata.is_some());
-        let has_metadata = self.pod_template.as_ref().is_some_and(|pod| pod.metadata.is_some());
-        let own = [("serviceTemplate", has_service), ("podTemplate.metadata", has_metadata)];
-        let own = own.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field.to_owned());
-        let selector = self.pod()["nodeSelector"].as_object();
-        let is_architecture = selector.is_some_and(|labels| labels.keys().all(|label| label == ARCHITECTURE));
-        let pod = set_of(self.pod(), &POD_ONLY).filter(move |field| !(is_architecture && *field == "nodeSelector"));
-        let pod = pod.map(|field| format!("podTemplate.spec.{field}"));
-        let containers = ["containers", "initContainers"].into_iter().flat_map(|kind| {
-            list(&self.pod()[kind]).iter().flat_map(move |container| {
-                let name = container["name"].as_str().unwrap_or_default();
-                set_of(container, &CONTAINER_ONLY).map(move |field| format!("podTemplate.spec.{kind}[{name}].{field}"))
-            })
-        });
-        own.chain(pod).chain(containers).map(|field| format!("{at}.{field}")).collect()
-    }
-
-    fn check_own(&self, at: &str) -> Result<(), String> {
-        let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
-        if let Some((field, _)) = sources.into_iter().find(|(_, set)| *set) {
+    fn check_own(&self) -> Result<(), String> {
+        let at = self.at;
+        if let Some(field) = self.source {
             let remedy = "remove it, and set one of spec.projectRepo, spec.fluxSource and spec.programRef of the Stack";
             return Err(format!("{}; {remedy}", meaningless(at, field)));
         }
-        if let Some(metadata) = self.pod_template.as_ref().and_then(|pod| pod.metadata.as_ref()) {
+        if let Some(metadata) = self.pod_metadata {
             let has = |key: &str| metadata.labels.contains_key(key) || metadata.annotations.contains_key(key);
             if let Some((key, instead)) = INJECTORS.into_iter().find(|(key, _)| has(key)) {
                 let field = format!("podTemplate.metadata, {key}");
                 return Err(format!("{}; remove it, and {instead}", meaningless(at, &field)));
             }
         }
-        if let Some(level) = self.pulumi_log_level.filter(|level| *level < 0) {
+        if let Some(level) = self.log_level.filter(|level| *level < 0) {
             return Err(format!("{at}.pulumiLogLevel is {level}; write 0 or more"));
         }
-        match self.security_profile.as_deref() {
+        match self.security_profile {
             None | Some("" | "restricted" | "baseline") => Ok(()),
             Some(other) => Err(format!("{at}.securityProfile is {other:?}; use restricted or baseline")),
         }
@@ -200,23 +185,19 @@ impl WorkspaceSpec {
 
     /// The architecture of the node that the pod would get.
     fn architecture(&self, pod: &str) -> Result<Option<Architecture>, String> {
-        let Some(name) = self.pod()["nodeSelector"][ARCHITECTURE].as_str() else { return Ok(None) };
+        let Some(name) = self.pod["nodeSelector"][ARCHITECTURE].as_str() else { return Ok(None) };
         let words = |error| format!("{pod}.nodeSelector[{ARCHITECTURE}]: {error}; write one of them");
         name.parse().map(Some).map_err(words)
     }
 
-    fn pod(&self) -> &Value {
-        self.pod_template.as_ref().and_then(|pod| pod.spec.as_ref()).unwrap_or(&Value::Null)
-    }
-
     /// The pod template's entries for the container `pulumi`.
     fn patches(&self) -> impl Iterator<Item = &Value> {
-        list(&self.pod()["containers"]).iter().filter(|container| container["name"] == MAIN)
+        list(&self.pod["containers"]).iter().filter(|container| container["name"] == MAIN)
     }
 
-    fn main(&self, at: &str) -> Result<Main, String> {
-        let at = format!("{at}.podTemplate.spec.containers");
-        for container in list(&self.pod()["containers"]) {
+    fn main(&self) -> Result<Main, String> {
+        let at = format!("{}.podTemplate.spec.containers", self.at);
+        for container in list(&self.pod["containers"]) {
             let name = container["name"].as_str().unwrap_or_default();
             if name != MAIN {
                 let remedy = "remove it, or make it an init container";
@@ -231,11 +212,11 @@ impl WorkspaceSpec {
             )?;
         }
         let own = Main {
-            image: self.image.clone(),
-            image_pull_policy: self.image_pull_policy.clone(),
-            resources: self.resources.clone().unwrap_or_default(),
-            env: self.env.clone(),
-            env_from: self.env_from.clone(),
+            image: self.image.map(str::to_owned),
+            image_pull_policy: self.image_pull_policy.map(str::to_owned),
+            resources: self.resources.cloned().unwrap_or_default(),
+            env: self.env.to_vec(),
+            env_from: self.env_from.to_vec(),
             volume_mounts: Vec::new(),
         };
         let own = serde_json::to_value(own).unwrap_or_default();
@@ -316,7 +297,7 @@ fn check_env(at: &str, env: &[EnvVar]) -> Result<(), String> {
 mod tests {
     use serde_json::{Map, json};
 
-    use super::*;
+    use super::{testing::WorkspaceSpec, *};
 
     fn workspace(spec: Value) -> WorkspaceSpec {
         serde_json::from_value(spec).unwrap()

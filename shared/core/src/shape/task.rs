@@ -1,3 +1,5 @@
+//! The task that runs an Update: its images, size, disk and volumes.
+
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
@@ -156,8 +158,7 @@ pub struct Mount {
 
 /// The smallest Fargate size with at least this many thousandths of a CPU and bytes of memory, as CPU units and MiB. A missing
 /// value is taken from `default`. `None` if it exceeds Fargate's maximum: 16 vCPU and 120 GiB.
-#[must_use]
-pub fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>, default: DefaultSize) -> Option<(u32, u32)> {
+pub(super) fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>, default: DefaultSize) -> Option<(u32, u32)> {
     let cpu = cpu_milli.map_or(u64::from(default.cpu), |milli| milli.saturating_mul(1024).div_ceil(1000));
     let memory = memory_bytes.map_or(u64::from(default.memory_mib), |bytes| bytes.div_ceil(1 << 20));
     SIZES.into_iter().find(|(units, _, most, _)| u64::from(*units) >= cpu && u64::from(*most) >= memory).and_then(
