@@ -17,6 +17,7 @@ mod workspace;
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
+pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
@@ -66,28 +67,6 @@ pub struct Fetcher<'a, C, O, Q, A> {
     pub settings: &'a Settings,
     /// When the invocation began to handle the request.
     pub now: Timestamp,
-}
-
-/// Why a request could not be answered.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A call of AWS failed.
-    #[error(transparent)]
-    Aws(#[from] driftless_aws::Error),
-    /// A call of the API server failed.
-    #[error(transparent)]
-    Kubernetes(#[from] driftless_kubernetes::Error),
-}
-
-impl Error {
-    /// Returns whether a retry may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Aws(error) => error.is_transient(),
-            Self::Kubernetes(error) => error.is_transient(),
-        }
-    }
 }
 
 /// Why there is no tree. The message goes into a condition: it has no content, and no digest but the source's own.

@@ -34,6 +34,7 @@ use driftless_core::{
     run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
     start_backoff,
 };
+pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use facts::Run;
@@ -101,28 +102,6 @@ pub struct Launcher<'a, C, O, Q, T> {
     pub settings: &'a Settings,
     /// When the invocation began to handle the message.
     pub now: Timestamp,
-}
-
-/// Why a launch failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A call of AWS failed.
-    #[error(transparent)]
-    Aws(#[from] driftless_aws::Error),
-    /// A call of the API server failed.
-    #[error(transparent)]
-    Kubernetes(#[from] KubernetesError),
-}
-
-impl Error {
-    /// Returns whether a retry may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Aws(error) => error.is_transient(),
-            Self::Kubernetes(error) => error.is_transient(),
-        }
-    }
 }
 
 /// Why a launch stops.

@@ -22,6 +22,7 @@ use driftless_core::{
     run::{Need, RunFacts, UpdateEffect, plan_update},
     violations,
 };
+pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Pages, Selector, Watch, term};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -63,32 +64,6 @@ pub struct Reconciler<'a, C, O, Q> {
     pub settings: Settings<'a>,
     /// When the invocation began to handle the message.
     pub now: Timestamp,
-}
-
-/// Why a reconciliation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A call of AWS failed.
-    #[error(transparent)]
-    Aws(#[from] driftless_aws::Error),
-    /// A call of the API server failed.
-    #[error(transparent)]
-    Kubernetes(#[from] driftless_kubernetes::Error),
-    /// This release cannot read the manifest of a tree.
-    #[error(transparent)]
-    Manifest(#[from] driftless_source::InvalidManifest),
-}
-
-impl Error {
-    /// Returns whether a retry may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Aws(error) => error.is_transient(),
-            Self::Kubernetes(error) => error.is_transient(),
-            Self::Manifest(_) => false,
-        }
-    }
 }
 
 /// The requeue delay after a transient error, such as a throttle or an unavailable API server, in seconds.

@@ -26,6 +26,7 @@ use driftless_contract::{
     keys::{self, Report},
 };
 use driftless_core::run::{Need, RunPlan, plan_run, run_violations};
+pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -60,28 +61,6 @@ pub struct Recorder<'a, C, O, Q, T> {
     pub settings: &'a Settings,
     /// When the invocation began to handle the message.
     pub now: Timestamp,
-}
-
-/// Why a run could not be recorded.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A call of AWS failed.
-    #[error(transparent)]
-    Aws(#[from] driftless_aws::Error),
-    /// A call of the API server failed.
-    #[error(transparent)]
-    Kubernetes(#[from] KubernetesError),
-}
-
-impl Error {
-    /// Returns whether a retry may succeed.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Aws(error) => error.is_transient(),
-            Self::Kubernetes(error) => error.is_transient(),
-        }
-    }
 }
 
 /// What a message requests for a run.

@@ -1,6 +1,7 @@
 //! The Kubernetes port of the functions: a trait beside its one real implementation; the simulation has the other.
 
 pub mod admissions;
+mod call;
 mod client;
 mod clusters;
 mod failure;
@@ -10,6 +11,7 @@ mod watch;
 
 use std::{collections::BTreeMap, fmt, future::Future};
 
+pub use call::CallError;
 pub use client::Client;
 pub use clusters::{Clusters, LABELS_KEPT};
 use driftless_contract::{ObjectKey, Revision};

@@ -120,7 +120,7 @@ fn planned(world: &World, key: &ObjectKey) {
 
 fn reconciled(world: &World, hint: &Hint) {
     match drive(world, reconciler(world).handle(hint)) {
-        Ok(()) | Err(reconciler::Error::Aws(Error::Permanent { .. }) | reconciler::Error::Manifest(_)) => {}
+        Ok(()) | Err(reconciler::Error::Aws(Error::Permanent { .. })) => {}
         Err(error) => panic!("the reconciler, {}: {error}", hint.object),
     }
 }
