@@ -7,14 +7,14 @@ use driftless_api::{
     facts::{self, Compared, Facts, Fetch, Found},
     uid_of,
 };
-use driftless_aws::{Objects, Queues};
-use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
+use driftless_aws::{Error as AwsError, Objects, Queues};
+use driftless_contract::{FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
 use driftless_core::{
     ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack,
     TreeState, hash, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
-use driftless_source::{Digest, Manifest};
+use driftless_source::{Digest, InvalidManifest, Manifest};
 use jiff::Timestamp;
 
 use crate::{Error, Reconciler};
@@ -133,13 +133,15 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         digest: &ArtifactDigest,
         now: Timestamp,
     ) -> Result<Option<TreeState>, Error> {
-        let manifest = keys::tree(&self.key(stack, source), digest).manifest();
-        let Some((document, modified)) = self.reconciler.objects.get_modified(&manifest).await? else { return Ok(None) };
+        let key = keys::tree(&self.key(stack, source), digest).manifest();
+        let Some((document, modified)) = self.reconciler.objects.get_modified(&key).await? else { return Ok(None) };
         // An old tree may be about to be deleted: it counts as not stored, and the fetcher stores it again.
         if !self.reconciler.settings.retention.is_usable(modified, now) {
             return Ok(None);
         }
-        let manifest = Manifest::parse(&document)?;
+        let unreadable =
+            |error: InvalidManifest| AwsError::Permanent { call: format!("s3:GetObject {key}"), message: error.to_string() };
+        let manifest = Manifest::parse(&document).map_err(unreadable)?;
         let dir = source.dir();
         let project = if manifest.directory(dir).is_none() {
             Project::NoDirectory
@@ -191,27 +193,21 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
 }
 
 fn run_outcome(outcome: Outcome) -> RunOutcome {
-    let (succeeded, reason, message) = match outcome.verdict {
-        Verdict::Succeeded {} => (true, None, String::new()),
-        Verdict::Failed { reason, message, .. } => (false, Some(reason), message),
-        Verdict::Aborted { message } => (false, None, message),
+    let failure = match outcome.verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { reason, message, .. } => Some((Some(reason), message)),
+        Verdict::Aborted { message } => Some((None, message)),
     };
-    let project = outcome.project.map(|project| (project.name, project.runtime));
     let Outcome { outputs, permalink, inputs, operated, started_at, drift, plan, platform_failure, .. } = outcome;
     RunOutcome {
         started: started_at.is_some(),
         operated: operated.unwrap_or(started_at.is_some()),
-        succeeded,
-        message,
-        conflict: reason == Some(FailureReason::UpdateConflict),
-        interrupted: reason == Some(FailureReason::Interrupted) || platform_failure,
-        platform_failure,
         drift,
         plan: plan.map(Box::new),
-        stale: reason == Some(FailureReason::PlanStale),
         outputs,
-        project,
+        project: outcome.project.map(|project| (project.name, project.runtime)),
         permalink,
         inputs,
+        ..RunOutcome::new(failure, platform_failure)
     }
 }

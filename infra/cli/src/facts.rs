@@ -10,8 +10,8 @@ use driftless_api::{
     facts::{Compared, Facts, Fetch, Found},
 };
 use driftless_core::{
-    ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, SourceRef, Stack as CoreStack, TreeState,
-    paths,
+    ArtifactDigest, FailureReason, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, SourceRef,
+    Stack as CoreStack, TreeState, paths,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -117,24 +117,15 @@ impl Facts for Reader<'_> {
         self.lacks(Unknown::Outcome);
         let status = update.status.clone().unwrap_or_default();
         let failure = view::condition(update, "Failed").filter(|failed| failed.status == "True");
-        let reason = failure.map(|failed| failed.reason.as_str()).unwrap_or_default();
+        let failure = failure.map(|failed| (FailureReason::parse(&failed.reason), failed.message.clone()));
+        let platform_failure = matches!(failure, Some((Some(FailureReason::PlatformFailure), _)));
         let started = status.start_time.is_some();
-        let platform_failure = reason == "PlatformFailure";
         Ok(Some(RunOutcome {
             started,
             operated: started,
-            succeeded: failure.is_none(),
-            message: failure.map(|failed| failed.message.clone()).unwrap_or_default(),
-            conflict: reason == "UpdateConflict",
-            interrupted: reason == "Interrupted" || platform_failure,
-            platform_failure,
-            drift: None,
-            plan: None,
-            stale: reason == "PlanStale",
-            outputs: None,
             project: status.project_info.map(|project| (project.name, project.runtime)),
             permalink: status.permalink,
-            inputs: None,
+            ..RunOutcome::new(failure, platform_failure)
         }))
     }
 

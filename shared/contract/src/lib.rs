@@ -19,8 +19,8 @@ pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_jso
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{ArtifactDigest, Claim, Revision, Uid};
 pub use driftless_core::{
-    ChangeKind, Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, Listed, MORE_DISK, MORE_MEMORY,
-    OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
+    ChangeKind, Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, FailureReason, Layer, Listed, MORE_DISK,
+    MORE_MEMORY, OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
@@ -28,8 +28,8 @@ pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
 pub use plan::{PlanMode, PlanRecord, PlanRequest};
 pub use report::{
-    FailureReason, Installed, Lock, Outcome, OutputObjects, OutputValue, Phase, Progress, ProjectFile, ProjectInfo,
-    ResourceFailure, ResourceStep, Resources, RunResult, Verdict,
+    Installed, Lock, Outcome, OutputObjects, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure,
+    ResourceStep, Resources, RunResult, Verdict,
 };
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, LaunchCache, Owner, ProjectedToken, Refused,

@@ -6,9 +6,9 @@ use std::{
     iter,
 };
 
-use driftless_core::OutputKind;
+use driftless_core::{FailureReason, OutputKind};
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{Drift, Layer, PlannedChanges, RunId};
@@ -309,40 +309,6 @@ enum Runtime {
 impl From<ProjectFile> for ProjectInfo {
     fn from(ProjectFile { name, runtime: Runtime::Name(runtime) | Runtime::Options { name: runtime } }: ProjectFile) -> Self {
         Self { name, runtime }
-    }
-}
-
-driftless_core::reasons! {
-    /// Why a run failed: the reason of an Update's condition `Failed`. The first three that PKO has are PKO's.
-    FailureReason {
-        UpdateConflict: "Another process holds the lock of the Pulumi stack.", "See that no run is in progress elsewhere, then do what the message says.";
-        InvalidAccessToken: "The backend refuses the access token.", "Correct the token in the Stack's environment.";
-        LegacyState: "A file or bucket backend has the layout without projects, which newer versions of Pulumi refuse.", "Run `pulumi state upgrade` on it once.";
-        Aborted: "The task ended without a result.", "Correct what the message says.";
-        Interrupted: "The task was stopped.", "Nothing, if it was cancelled; else see the message.";
-        OtherArchitecture: "The image is not built for the task's processor.", "Nothing; the next run has the other processor.";
-        PlatformFailure: "The runner could not use the bucket before Pulumi started.", "Correct what the message says.";
-        PlanStale: "The plan is not the approved one any more; nothing was changed.", "Review the new plan and approve it.";
-        PlanViolated: "Pulumi stopped because the program did something else than the approved plan.", "Make the program deterministic, then review the next plan.";
-        PlanUnstable: "Two previews of the same program take different steps, so no plan holds; nothing was changed.", "Make the program deterministic.";
-        PlanUnsupported: "The image has a version of Pulumi that cannot apply a plan.", "Use an image with a newer Pulumi; 3.259.0 is tested.";
-        PendingOperations: "An earlier run left pending operations, so no plan is complete.", "Refresh the stack, then review the next plan.";
-        Silent: "The run printed nothing for too long.", "See the log; raise `SilenceSeconds` if the program needs it.";
-        TimedOut: "The run took too long.", "See the log; raise the limit that the message names.";
-        Unknown: "Pulumi failed.", "Correct what the message says.";
-    }
-}
-
-impl Serialize for FailureReason {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-/// A reason of another release, or one that a program made up, is `Unknown`.
-impl<'de> Deserialize<'de> for FailureReason {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::parse(&String::deserialize(deserializer)?).unwrap_or(Self::Unknown))
     }
 }
 

@@ -42,6 +42,7 @@ mod repository;
 mod retention;
 mod retry;
 pub mod run;
+mod run_outcome;
 mod schedule;
 mod shape;
 mod source;
@@ -87,6 +88,7 @@ pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
+pub use run_outcome::{FailureReason, RunOutcome};
 pub use schedule::Schedule;
 pub use shape::{
     Architecture, DefaultSize, FileSource, InitContainer, KeyToPath, Mount, MountedFiles, MountedObject, PodFields,

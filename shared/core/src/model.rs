@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalSettings, ArtifactDigest, Drift, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, Revision,
-    StackStatus, Ttl, Uid, Window, run::UpdateFacts,
+    ApprovalSettings, ArtifactDigest, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, Revision,
+    RunOutcome, StackStatus, Ttl, Uid, Window, run::UpdateFacts,
 };
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
@@ -436,38 +436,4 @@ impl Operation {
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Up, Self::Preview, Self::Refresh, Self::Destroy].into_iter().find(|operation| operation.as_str() == word)
     }
-}
-
-/// How a run ended, as recorded in S3.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "they are facts of their own")]
-pub struct RunOutcome {
-    /// A task owned it, so it may have had effects.
-    pub started: bool,
-    /// Pulumi's operation may have started, so the stack may have resources.
-    pub operated: bool,
-    /// It succeeded.
-    pub succeeded: bool,
-    /// Why it failed, secrets masked.
-    pub message: String,
-    /// It failed because another process held the backend's lock.
-    pub conflict: bool,
-    /// It was stopped before its end.
-    pub interrupted: bool,
-    /// The platform failed: Pulumi never started, or the task was stopped from outside. It does not count as a failure.
-    pub platform_failure: bool,
-    /// The drift that a successful check found.
-    pub drift: Option<Drift>,
-    /// The plan that it made.
-    pub plan: Option<Box<PlannedChanges>>,
-    /// The approved plan was not the one that it made, so it changed nothing.
-    pub stale: bool,
-    /// Outputs, secret ones masked; `None` if the operation reports none.
-    pub outputs: Option<BTreeMap<String, Value>>,
-    /// The project's name and runtime.
-    pub project: Option<(String, String)>,
-    /// A link to the update in Pulumi Cloud.
-    pub permalink: Option<String>,
-    /// A digest of what it read from Secrets and ConfigMaps, if known.
-    pub inputs: Option<String>,
 }
