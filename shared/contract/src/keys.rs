@@ -133,6 +133,12 @@ pub fn inputs(cluster: &str, stack_uid: &Uid) -> Key<InputsRead> {
 /// The key of the HMAC in [`inputs`]: 32 random bytes that only the launcher may read.
 pub const INPUTS_KEY: &str = "keys/inputs";
 
+/// A key beside [`INPUTS_KEY`], under the same policy of the bucket, for a proof of that policy.
+#[must_use]
+pub fn beside_inputs_key(name: &str) -> String {
+    format!("keys/{name}")
+}
+
 /// What the last run of a Stack read from Secrets and ConfigMaps, encrypted. A destroy uses it when those are gone.
 #[must_use]
 pub fn sealed(cluster: &str, stack: &StackId) -> Key<SealedInputs> {
@@ -296,10 +302,19 @@ pub fn plan(cluster: &str, stack_uid: &Uid, hash: &PlanHash) -> Key<PlanRecord> 
     Key::new(format!("plans/{cluster}/{stack_uid}/{hash}"))
 }
 
+/// The folder of all folders of tasks.
+pub const TASKS: &str = "tasks/";
+
+/// Returns whether a key is that of an input of a task.
+#[must_use]
+pub fn is_task_input(key: &str) -> bool {
+    key.strip_prefix(TASKS).and_then(|rest| rest.split_once('/')).is_some_and(|(_, name)| name.starts_with("in/"))
+}
+
 /// The folder of a task, by its ARN or id. `role_id` is the unique id of the task role.
 #[must_use]
 pub fn task(role_id: &str, arn: &str) -> TaskFolder {
-    TaskFolder(format!("tasks/{role_id}:{}/", task_id(arn)))
+    TaskFolder(format!("{TASKS}{role_id}:{}/", task_id(arn)))
 }
 
 /// What a task reports in its folder.
@@ -316,7 +331,7 @@ pub enum Report {
 pub fn task_of_report(key: &str) -> Option<(TaskFolder, Report)> {
     let of = |name: &str, report| key.strip_suffix(name).map(|folder| (folder, report));
     let (folder, report) = of("out/result", Report::Result).or_else(|| of("out/progress", Report::Progress))?;
-    let is_task = folder.starts_with("tasks/") && folder.ends_with('/') && folder.matches('/').count() == 2;
+    let is_task = folder.starts_with(TASKS) && folder.ends_with('/') && folder.matches('/').count() == 2;
     is_task.then(|| (TaskFolder(folder.into()), report))
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use driftless_contract::keys;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -288,7 +289,7 @@ impl Ground<'_> {
         let mut settled = self.settle(&stacks)?;
         for update in &settled.updates {
             let uid = update["metadata"]["uid"].as_str().unwrap_or_default();
-            let prefix = format!("runs/{}/{uid}/outcome", self.cluster);
+            let prefix = keys::run(self.cluster, &uid.into()).outcome();
             let listed = self.aws.json(&["s3api", "list-objects-v2", "--bucket", self.bucket, "--prefix", &prefix])?;
             settled.outcomes.insert(uid.to_owned(), listed["Contents"][0]["LastModified"].clone());
         }
@@ -297,10 +298,10 @@ impl Ground<'_> {
 
     /// Checks that a session of a task reaches its own folder and nothing else.
     pub fn scoping(&self) -> Result<Seen, String> {
-        let other = "tasks/prove:prove/in/spec";
-        self.aws.json(&["s3api", "put-object", "--bucket", self.bucket, "--key", other])?;
-        let seen = self.scoped(other);
-        self.aws.json(&["s3api", "delete-object", "--bucket", self.bucket, "--key", other])?;
+        let other = keys::task(NAME, NAME).spec();
+        self.aws.json(&["s3api", "put-object", "--bucket", self.bucket, "--key", &other])?;
+        let seen = self.scoped(&other);
+        self.aws.json(&["s3api", "delete-object", "--bucket", self.bucket, "--key", &other])?;
         seen
     }
 
@@ -359,7 +360,7 @@ impl Ground<'_> {
 
     /// Checks that a second conditional write is refused with 412, and that the bucket's policy denies one without a condition.
     pub fn conditional(&self) -> Result<Seen, String> {
-        let key = format!("keys/{}", self.namespace);
+        let key = keys::beside_inputs_key(self.namespace);
         let put = |more: &[&str]| {
             let arguments = [&["s3api", "put-object", "--bucket", self.bucket, "--key", &key], more].concat();
             self.aws.json(&arguments).map(drop)
@@ -392,7 +393,7 @@ impl Ground<'_> {
         let deadline = Instant::now() + self.limit;
         loop {
             let running = self.aws.json(&["ecs", "list-tasks", "--cluster", self.ecs, "--desired-status", "RUNNING"])?;
-            let folders = self.aws.json(&["s3api", "list-objects-v2", "--bucket", self.bucket, "--prefix", "tasks/"])?;
+            let folders = self.aws.json(&["s3api", "list-objects-v2", "--bucket", self.bucket, "--prefix", keys::TASKS])?;
             let left = still_there(tasks, &running, &folders);
             if left.is_empty() {
                 return Ok(Seen::new("no Stack, no task and no input of a task is left", []));
@@ -408,7 +409,7 @@ impl Ground<'_> {
     pub fn task_ids(&self) -> Result<Vec<String>, String> {
         let snapshot = self.look()?;
         let arns = snapshot.updates.iter().filter_map(|update| update["status"]["driftless"]["task"].as_str());
-        Ok(arns.filter_map(|arn| arn.rsplit('/').next()).map(ToOwned::to_owned).collect())
+        Ok(arns.map(|arn| keys::task_id(arn).to_owned()).collect())
     }
 }
 
@@ -517,7 +518,7 @@ pub(super) fn violated(message: &str) -> &'static str {
 pub(super) fn still_there(ids: &[String], running: &Value, folders: &Value) -> Vec<String> {
     let arns = running["taskArns"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let keys = folders["Contents"].as_array().into_iter().flatten().filter_map(|object| object["Key"].as_str());
-    let keys = keys.filter(|key| key.contains("/in/"));
+    let keys = keys.filter(|key| keys::is_task_input(key));
     arns.chain(keys).filter(|name| ids.iter().any(|id| name.contains(id.as_str()))).map(ToOwned::to_owned).collect()
 }
 
