@@ -4,8 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use driftless_api::duration;
-use driftless_core::Operation;
+use driftless_core::{Operation, duration};
 use driftless_doctor::command::{Capacity, Cost, Doctor};
 
 use crate::{render::Format, request::RunSettings};

@@ -357,7 +357,8 @@ pub fn update(update: &Update, standing: Standing, system_namespace: &str, now: 
 /// What the run planner is to know: the status stands for the documents in S3, and for the state of the task.
 fn run_facts(update: &Update, known: UpdateFacts, standing: Standing) -> RunFacts {
     let (started, _) = view::times(update);
-    let max_seconds = update.annotations().get(driftless_api::names::MAX_DURATION).and_then(|text| driftless_api::duration(text));
+    let max_seconds =
+        update.annotations().get(driftless_api::names::MAX_DURATION).and_then(|text| driftless_core::duration(text));
     let max_seconds = max_seconds.and_then(|limit| u32::try_from(limit.as_secs()).ok());
     let launch = LaunchFacts { readable: true, refused_since: None, max_seconds };
     let is_tried = matches!(known.waiting, Some(WaitReason::TaskNotStarted | WaitReason::TaskRefused));

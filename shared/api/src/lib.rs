@@ -50,7 +50,7 @@ pub use update::{
     UpdateStep,
 };
 pub use workspace::{
-    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, FluxArtifact, LocalSource,
-    PodTemplate, ServiceTemplate, Workspace, WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack,
+    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, FluxArtifact, LocalSource, PodTemplate,
+    ServiceTemplate, Workspace, WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack,
     WorkspaceStatus,
 };

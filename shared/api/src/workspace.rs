@@ -1,5 +1,5 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use driftless_core::{EmbeddedMetadata, EnvFromSource, EnvVar, KeySelector, ResourceRequirements, TaskFields};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,8 @@
 use driftless_api::{Program, Source, Stack, Update, Workspace};
 use driftless_core::{
     ChangeKind, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation, PlanHash,
-    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity, Readiness,
-    SourceState, StackReason, StackStatus, Wish,
+    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity,
+    Readiness, SourceState, StackReason, StackStatus, Wish,
 };
 use jiff::Timestamp;
 use kube::core::DynamicObject;

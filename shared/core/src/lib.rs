@@ -78,8 +78,8 @@ pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use plan_summary::summary;
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use pod::{
-    EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
-    ResourceFieldSelector, ResourceRequirements,
+    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity,
+    ResourceClaim, ResourceFieldSelector, ResourceRequirements,
 };
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
@@ -103,7 +103,7 @@ pub use task_end::{
     Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, SELECT_ARCHITECTURE, StopCode,
     TaskEnd,
 };
-pub use templates::{EmbeddedMetadata, merged, unplannable, update_refused, workspace_refused};
+pub use templates::{merged, unplannable, update_refused, workspace_refused};
 pub use ttl::{Expiry, Ttl};
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;

@@ -153,6 +153,18 @@ pub struct ResourceClaim {
     pub request: Option<String>,
 }
 
+/// Labels and annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EmbeddedMetadata {
+    /// Annotations, by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Labels, by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
 /// A quantity such as `500m` or `2Gi`, as written; a number becomes its digits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value")]

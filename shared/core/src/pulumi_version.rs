@@ -12,7 +12,8 @@ const STATE_SECRETS: [u64; 3] = [3, 134, 0];
 #[must_use]
 pub fn old_pulumi(task: &TaskFields<'_>, workspace: &Workspace, deleting: bool) -> Option<String> {
     let image = task.shape(DefaultSize::default()).ok()?.image?;
-    let backend = task.environment().ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
+    let backend =
+        task.environment().ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
     // A user can still destroy a stack that an older Pulumi created.
     let secrets_provider = workspace.secrets_provider.as_deref().filter(|_| !deleting);
     too_low(&format!("{}.image", task.at), &image, &workspace.config, secrets_provider, backend.as_deref())

@@ -1,24 +1,9 @@
 //! What the templates of a Stack make of its Workspace and its Updates, and which templates are refused.
 
-use std::collections::BTreeMap;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{DefaultSize, Operation, TaskFields, duration, merge, metadata};
-
-/// Labels and annotations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct EmbeddedMetadata {
-    /// Annotations, by key.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// Labels, by key.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
+use crate::{DefaultSize, EmbeddedMetadata, Operation, TaskFields, duration, merge, metadata};
 
 /// The metadata of a template, and its spec merged over another. The error names the field that cannot be merged.
 pub fn merged<Spec: Serialize + DeserializeOwned + Clone>(
@@ -43,7 +28,9 @@ pub fn merged<Spec: Serialize + DeserializeOwned + Clone>(
 pub fn workspace_refused(task: &TaskFields<'_>, has_stacks: bool, has_project: bool) -> Option<String> {
     let at = task.at;
     if has_stacks {
-        Some(format!("{at}.stacks is not supported in a template, because a run has the one Pulumi stack of its Stack; remove it"))
+        Some(format!(
+            "{at}.stacks is not supported in a template, because a run has the one Pulumi stack of its Stack; remove it"
+        ))
     } else if has_project {
         Some(format!("{at}.projectInfo is not supported in a template; remove it, and set a source of the Stack"))
     } else {

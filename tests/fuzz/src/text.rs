@@ -1,7 +1,7 @@
 //! Fields of a spec with a syntax of their own.
 
-use driftless_api::{WorkspaceSpec, duration};
-use driftless_core::{DefaultSize, Schedule, repository};
+use driftless_api::WorkspaceSpec;
+use driftless_core::{DefaultSize, Schedule, duration, repository};
 use fetcher::{
     Place as ArtifactPlace,
     git::{Place, Wanted},
@@ -15,9 +15,9 @@ use crate::{first_line, text};
 /// The input is a schedule on the first line, and its time zone. The schedule may also be a duration.
 pub fn schedule(input: &[u8]) {
     let (line, zone) = first_line(text(input));
-    if let Some(duration) = duration(line) {
-        assert!(!duration.is_negative(), "{line:?}: {duration}");
-        assert_eq!(driftless_api::duration(&duration.to_string()), Some(duration), "{line:?}");
+    if let Some(found) = duration(line) {
+        assert!(!found.is_negative(), "{line:?}: {found}");
+        assert_eq!(duration(&found.to_string()), Some(found), "{line:?}");
     }
     let Ok(schedule) = Schedule::parse(line, Some(zone).filter(|zone| !zone.is_empty())) else { return };
     let year = |year: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * 365 * (year - 1970));

@@ -11,8 +11,8 @@ use super::{
     workspace::{labels, over, templated, tree},
 };
 use crate::{
-    DriftlessUpdate, DriftlessUpdateStatus, LogLink, Stack, StackReference, Update, UpdateProgress, UpdateSpec,
-    UpdateStatus, Workspace, WorkspaceSpec, finalizer, names,
+    DriftlessUpdate, DriftlessUpdateStatus, LogLink, Stack, StackReference, Update, UpdateProgress, UpdateSpec, UpdateStatus,
+    Workspace, WorkspaceSpec, finalizer, names,
 };
 
 /// Returns whether an owner is a Stack.

@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_core::{self as core, ConfigSource, EmbeddedMetadata, FileSource, NewTree, NewUpdate, OutputKind, SourceRef, run::WaitReason};
+use driftless_core::{
+    self as core, ConfigSource, EmbeddedMetadata, FileSource, NewTree, NewUpdate, OutputKind, SourceRef, run::WaitReason,
+};
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 

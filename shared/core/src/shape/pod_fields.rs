@@ -49,8 +49,7 @@ impl TaskFields<'_> {
     /// Returns the fields that only concern the pod.
     #[must_use]
     pub fn pod_only(&self) -> Vec<String> {
-        let own =
-            [("serviceTemplate", self.service_metadata.is_some()), ("podTemplate.metadata", self.pod_metadata.is_some())];
+        let own = [("serviceTemplate", self.service_metadata.is_some()), ("podTemplate.metadata", self.pod_metadata.is_some())];
         let own = own.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field.to_owned());
         let selector = self.pod["nodeSelector"].as_object();
         let is_architecture = selector.is_some_and(|labels| labels.keys().all(|label| label == ARCHITECTURE));
