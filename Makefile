@@ -3,7 +3,6 @@
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 export PATH := $(CURDIR)/target/tools:$(PATH)
-export INSTA_UPDATE ?= no
 # The target of cargo lambda, so that the tests do not build everything again.
 export CARGO_BUILD_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
