@@ -348,7 +348,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Update.
     async fn start_task(&self, record: &Launch, folder: &RunFolder) -> Result<String, Stop> {
         let (attempt, stop) = match self.tasks.run(record).await {
-            Ok(Started::Task { arn }) => return Ok(arn),
+            Ok(Started::Task { task }) => return Ok(task),
             Ok(Started::Refused { why }) => {
                 (record.attempt + 1, Stop::wait(WaitReason::TaskNotStarted, format!("ECS did not start the task: {why}")))
             }
@@ -374,8 +374,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.cluster.replace(&update).await
     }
 
-    /// The task definition of a shape, with this image if the shape names none.
-    async fn task_definition(&self, image: &str, mut shape: TaskShape) -> Result<String, Stop> {
+    /// The definition of tasks of a shape, with this image if the shape names none.
+    async fn definition(&self, image: &str, mut shape: TaskShape) -> Result<String, Stop> {
         shape.image.get_or_insert_with(|| image.to_owned());
         shape.architecture.get_or_insert(self.settings.default_architecture);
         self.tasks.definition(&shape).await.map_err(not_started)
@@ -408,7 +408,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             version: VERSION,
             run: prepared.run.clone(),
             attempt: 0,
-            task_definition: self.task_definition(image, TaskShape { architecture, ..prepared.shape.clone() }).await?,
+            definition: self.definition(image, TaskShape { architecture, ..prepared.shape.clone() }).await?,
             tried,
             project: prepared.project.clone(),
             inputs: prepared.spec.inputs.clone(),

@@ -57,7 +57,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let shape = task.shape(self.settings.default_size).map_err(Stop::invalid)?;
         let mounted = task.mounted_files().map_err(Stop::invalid)?;
         identity::account(self.cluster, &hint.update.namespace, &spec, &mounted).await?;
-        let definition = self.task_definition(&self.settings.images.default, shape).await?;
+        let definition = self.definition(&self.settings.images.default, shape).await?;
         let source = match own {
             Some(own) => Some(self.own_source(&hint.update, hint.hops, &own, None).await?),
             None => None,

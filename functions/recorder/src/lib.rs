@@ -92,8 +92,8 @@ pub async fn runs<O: Objects, T: Tasks>(
         RunMessage::Hint(hint) => return Ok(vec![(hint, Due::Repair)]),
         RunMessage::Test => return Ok(Vec::new()),
         RunMessage::Objects(keys) => (keys.iter().filter_map(reported).collect(), None),
-        RunMessage::Task { arn } => (vec![folder(&arn)], None),
-        RunMessage::Live { arn } => (vec![folder(&arn)], Some(arn)),
+        RunMessage::Task { task } => (vec![folder(&task)], None),
+        RunMessage::Live { task } => (vec![folder(&task)], Some(task)),
     };
     let mut hints = Vec::new();
     for (folder, due) in folders {
@@ -113,7 +113,7 @@ pub async fn runs<O: Objects, T: Tasks>(
 #[must_use]
 pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
     let ended = |message: &RunMessage| match message {
-        RunMessage::Task { arn } => Some(keys::task(&settings.task_role_id, arn)),
+        RunMessage::Task { task } => Some(keys::task(&settings.task_role_id, task)),
         RunMessage::Objects(keys) => match keys.as_slice() {
             [key] => keys::task_of_report(key).filter(|(_, report)| *report == Report::Result).map(|(folder, _)| folder),
             _ => None,

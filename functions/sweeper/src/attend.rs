@@ -12,8 +12,8 @@ use crate::{BATCH, Error, Settings};
 pub async fn attend<Q: Queues, T: Tasks>(tasks: &T, queues: &Q, settings: Settings<'_>, now: Timestamp) -> Result<usize, Error> {
     let (mut sent, mut from) = (0, None);
     loop {
-        let TaskPage { arns, next } = tasks.live(from.as_deref()).await?;
-        let due = arns.into_iter().filter(|arn| its_turn(arn, settings.period_seconds, settings.tick_seconds, 1, now));
+        let TaskPage { tasks: live, next } = tasks.live(from.as_deref()).await?;
+        let due = live.into_iter().filter(|arn| its_turn(arn, settings.period_seconds, settings.tick_seconds, 1, now));
         let hints: Vec<_> = due.map(|task| TaskHint { version: VERSION, task }).collect();
         for hints in hints.chunks(BATCH) {
             try_join_all(hints.iter().map(|hint| queues.task(hint))).await?;
@@ -46,7 +46,7 @@ mod tests {
             world.advance(SignedDuration::from_secs(SETTINGS.tick_seconds));
         }
         let hinted = world.sent().into_iter().skip(before).map(|message| match message {
-            Message::Run(RunMessage::Live { arn }) => arn,
+            Message::Run(RunMessage::Live { task: arn }) => arn,
             other => panic!("{other:?}"),
         });
         let mut hinted: Vec<_> = hinted.collect();

@@ -182,20 +182,20 @@ pub enum TaskState {
     Alive {
         /// Why it is about to stop; empty for a task that is not.
         end: TaskEnd,
-        /// When `RunTask` was called, if ECS reports it.
+        /// When its start was requested, if the place reports it.
         created: Option<Timestamp>,
     },
     /// Stopped.
     Stopped {
-        /// How it stopped, from ECS.
+        /// How it stopped.
         end: TaskEnd,
     },
-    /// Unknown to ECS: too old, or too new.
+    /// Unknown there: too old, or too new.
     Missing,
 }
 
 impl TaskState {
-    /// How the task ended or is about to; empty for a running task, or one that ECS does not know.
+    /// How the task ended or is about to; empty for a running task, or an unknown one.
     #[must_use]
     pub fn into_end(self) -> TaskEnd {
         match self {
@@ -208,42 +208,42 @@ impl TaskState {
 /// A page of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskPage {
-    /// Their ARNs.
-    pub arns: Vec<String>,
+    /// Their names in the place where they run.
+    pub tasks: Vec<String>,
     /// The token of the next page; `None` after the last one.
     pub next: Option<String>,
 }
 
-/// ECS's answer to a launch.
+/// The answer to a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The task that it started, now or earlier.
     Task {
-        /// Its ARN.
-        arn: String,
+        /// Its name in the place where it runs.
+        task: String,
     },
-    /// No task, and there will be none for this client token.
+    /// No task, and there will be none for the token of this attempt.
     Refused {
-        /// ECS's message, mostly about capacity or a quota.
+        /// The message, mostly about capacity or a quota.
         why: String,
     },
 }
 
-/// Fargate.
+/// The place where tasks run. It names a task and a definition when it makes them; callers only hand the names back.
 pub trait Tasks {
-    /// The full ARN of a task definition for this shape, which is registered if it does not exist. A shape that ECS refuses is
+    /// The definition of tasks of this shape, which is made if it does not exist. A shape that the place refuses is
     /// [`Error::Invalid`].
     fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
     /// Starts the task of a launch record, or finds the one that was started earlier.
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;
     /// The state of a task.
-    fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
+    fn state(&self, task: &str) -> impl Future<Output = Result<TaskState>>;
     /// The tasks without a requested stop, a page at a time; `from` is [`TaskPage::next`] of the previous page.
     fn live(&self, from: Option<&str>) -> impl Future<Output = Result<TaskPage>>;
     /// The page with the log of a task's main container; empty if this function has no settings for tasks.
-    fn log_url(&self, arn: &str) -> String;
+    fn log_url(&self, task: &str) -> String;
     /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless for a stopped task.
-    fn stop(&self, arn: &str, reason: &str) -> impl Future<Output = Result<()>>;
+    fn stop(&self, task: &str, reason: &str) -> impl Future<Output = Result<()>>;
 }
 
 /// Credentials for clusters.

@@ -151,8 +151,8 @@ impl Tasks for Ecs {
         let vpc = vpc.assign_public_ip(AssignPublicIp::from(settings.assign_public_ip.as_str()));
         let vpc =
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
-        let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
-        let request = request.client_token(launch.client_token()).started_by(launch.run.uid.as_str());
+        let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.definition).count(1);
+        let request = request.client_token(launch.token()).started_by(launch.run.uid.as_str());
         let request = request.set_tags(Some(tags(settings, launch))).enable_ecs_managed_tags(true);
         let request = if launch.is_on_spot() {
             let spot = CapacityProviderStrategyItem::builder().capacity_provider(SPOT).weight(1);
@@ -164,7 +164,7 @@ impl Tasks for Ecs {
         match request.send().await {
             Ok(answer) => {
                 if let Some(arn) = answer.tasks().first().and_then(Task::task_arn) {
-                    return Ok(Started::Task { arn: arn.into() });
+                    return Ok(Started::Task { task: arn.into() });
                 }
                 let reasons = answer.failures().iter().flat_map(|failure| [failure.reason(), failure.detail()]).flatten();
                 Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
@@ -172,7 +172,7 @@ impl Tasks for Ecs {
             Err(error) => match error.as_service_error() {
                 // The token was used with other parameters, such as another release's network: its task is still the run's task.
                 Some(RunTaskError::ConflictException(conflict)) => {
-                    let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
+                    let task = conflict.resource_ids().first().map(|arn| Started::Task { task: arn.clone() });
                     Ok(task
                         .unwrap_or_else(|| Started::Refused { why: "the client token is in use, and ECS names no task".into() }))
                 }
@@ -199,7 +199,7 @@ impl Tasks for Ecs {
     async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
         let request = self.client.list_tasks().cluster(&self.cluster).set_next_token(from.map(Into::into));
         let answer = request.send().await.map_err(|error| failure("ecs:ListTasks", &error))?;
-        Ok(TaskPage { arns: answer.task_arns().to_vec(), next: answer.next_token().map(Into::into) })
+        Ok(TaskPage { tasks: answer.task_arns().to_vec(), next: answer.next_token().map(Into::into) })
     }
 
     fn log_url(&self, arn: &str) -> String {
@@ -363,14 +363,14 @@ pub(crate) mod tests {
             let launch = Launch { attempt, ..launch() };
             // As in ECS, the same token returns the same task.
             let task = |request: Value| (200, json!({ "tasks": [{ "taskArn": request["clientToken"] }] }));
-            assert_eq!(started(&launch, task).await, Started::Task { arn: format!("uid-{attempt}") });
+            assert_eq!(started(&launch, task).await, Started::Task { task: format!("uid-{attempt}") });
         }
     }
 
     #[tokio::test]
     async fn client_token_that_is_taken_names_the_task_of_the_run() {
         let why = "the client token is in use, and ECS names no task".into();
-        for (tasks, expected) in [(json!(["arn"]), Started::Task { arn: "arn".into() }), (json!([]), Started::Refused { why })] {
+        for (tasks, expected) in [(json!(["arn"]), Started::Task { task: "arn".into() }), (json!([]), Started::Refused { why })] {
             let conflict = json!({ "__type": "ConflictException", "message": "other parameters", "resourceIds": tasks });
             assert_eq!(started(&launch(), move |_| (400, conflict.clone())).await, expected);
         }

@@ -311,10 +311,10 @@ pub fn is_task_input(key: &str) -> bool {
     key.strip_prefix(TASKS).and_then(|rest| rest.split_once('/')).is_some_and(|(_, name)| name.starts_with("in/"))
 }
 
-/// The folder of a task, by its ARN or id. `role_id` is the unique id of the task role.
+/// The folder of a task, by its name in the place where it runs, or the last part of that. `role_id` is the unique id of the task role.
 #[must_use]
-pub fn task(role_id: &str, arn: &str) -> TaskFolder {
-    TaskFolder(format!("{TASKS}{role_id}:{}/", task_id(arn)))
+pub fn task(role_id: &str, task: &str) -> TaskFolder {
+    TaskFolder(format!("{TASKS}{role_id}:{}/", task_id(task)))
 }
 
 /// What a task reports in its folder.
@@ -393,10 +393,10 @@ pub fn attempts(message_id: &str) -> AttemptsFolder {
     AttemptsFolder(format!("attempts/{message_id}/"))
 }
 
-/// The last part of a task's ARN.
+/// The last part of a task's name in the place where it runs, which is unique there.
 #[must_use]
-pub fn task_id(arn: &str) -> &str {
-    arn.rsplit('/').next().unwrap_or(arn)
+pub fn task_id(task: &str) -> &str {
+    task.rsplit('/').next().unwrap_or(task)
 }
 
 /// The name of the Lease that is the claim of a Pulumi stack. Two Updates of one namespace that name the same stack of the same

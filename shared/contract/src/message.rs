@@ -63,7 +63,7 @@ impl RunHint {
 pub struct TaskHint {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The task's ARN.
+    /// The task's name in the place where it runs.
     pub task: String,
 }
 
@@ -74,15 +74,15 @@ pub enum RunMessage {
     Hint(RunHint),
     /// S3 reports that these objects were written. The keys are decoded.
     Objects(Vec<String>),
-    /// ECS reports that a task's state changed.
+    /// The place where tasks run reports that a task's state changed.
     Task {
-        /// The task's ARN.
-        arn: String,
+        /// The task's name in the place where it runs: an ARN of ECS.
+        task: String,
     },
     /// The sweeper found a live task.
     Live {
-        /// The task's ARN.
-        arn: String,
+        /// The task's name in the place where it runs: an ARN of ECS.
+        task: String,
     },
     /// S3's test message from when the notification was configured.
     Test,
@@ -128,8 +128,8 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
         Ok(Foreign::S3 { records }) => {
             Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect()))
         }
-        Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { arn: detail.task_arn }),
-        Ok(Foreign::Live(TaskHint { version: VERSION, task })) => Ok(RunMessage::Live { arn: task }),
+        Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { task: detail.task_arn }),
+        Ok(Foreign::Live(TaskHint { version: VERSION, task })) => Ok(RunMessage::Live { task }),
         Ok(Foreign::Test { event }) if event == "s3:TestEvent" => Ok(RunMessage::Test),
         Ok(Foreign::Test { .. } | Foreign::Live(_)) | Err(_) => RunHint::parse(body.as_bytes()).map(RunMessage::Hint),
     }
@@ -165,11 +165,11 @@ mod tests {
         let s3 = r#"{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"tasks/AROA%3Aabc/out/a+b%2Bc"}}}]}"#;
         assert_eq!(parse_run_message(s3).unwrap(), RunMessage::Objects(vec!["tasks/AROA:abc/out/a b+c".into()]));
         let ecs = r#"{"source":"aws.ecs","detail":{"taskArn":"arn:aws:ecs:r:1:task/c/t","lastStatus":"STOPPED"}}"#;
-        assert_eq!(parse_run_message(ecs).unwrap(), RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() });
+        assert_eq!(parse_run_message(ecs).unwrap(), RunMessage::Task { task: "arn:aws:ecs:r:1:task/c/t".into() });
         let test = r#"{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"b"}"#;
         assert_eq!(parse_run_message(test).unwrap(), RunMessage::Test);
         let live = TaskHint { version: VERSION, task: "arn:aws:ecs:r:1:task/c/t".into() };
-        assert_eq!(parse_run_message(&to_json(&live)).unwrap(), RunMessage::Live { arn: live.task });
+        assert_eq!(parse_run_message(&to_json(&live)).unwrap(), RunMessage::Live { task: live.task });
         let update = ObjectKey {
             cluster: "c".into(),
             api_version: "auto.pulumi.com/v1alpha1".into(),

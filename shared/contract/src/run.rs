@@ -34,8 +34,8 @@ pub struct RunId {
     pub claim: Claim,
 }
 
-/// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same `clientToken` comes with the
-/// same parameters; only [`Launch::attempt`] may change. No secrets.
+/// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same token comes with the same
+/// parameters; only [`Launch::attempt`] may change. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Launch {
@@ -43,11 +43,13 @@ pub struct Launch {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// How often ECS answered that it starts no task, for lack of capacity or because of a quota. It would answer the same to the
-    /// same `clientToken` for a day.
+    /// How often the place where tasks run answered that it starts none, for lack of capacity or because of a quota. ECS would
+    /// answer the same to the same token for a day.
     pub attempt: u32,
-    /// The task definition's full ARN, because a newer revision of the family would be a different parameter.
-    pub task_definition: String,
+    /// The definition of the task, by its name in the place where it runs. At ECS that is the full ARN of a task definition,
+    /// because a newer revision of the family would be a different parameter.
+    #[serde(rename = "taskDefinition")]
+    pub definition: String,
     /// The project, for the outcome of a run without a report. Absent if its file cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<ProjectInfo>,
@@ -63,7 +65,7 @@ pub struct Launch {
     /// The processor of the task, if its Workspace selects none and names images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried: Option<TriedArchitecture>,
-    /// The size from the task definition, from which the cost of the run is computed.
+    /// The size from the definition, from which the cost of the run is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
     /// The entries of the cache that the run may restore and store. Absent if it has nothing to do with the cache.
@@ -72,7 +74,7 @@ pub struct Launch {
     /// The request of the run. `None` in a record of an earlier release, which starts no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RunRequest>,
-    /// Set while ECS has started no task.
+    /// Set while no task was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
     /// When the launch was decided.
@@ -194,9 +196,9 @@ impl Launch {
         }
     }
 
-    /// `RunTask`'s `clientToken`: the Update's uid and the attempt.
+    /// The token that makes a start idempotent, `clientToken` at ECS: the Update's uid and the attempt.
     #[must_use]
-    pub fn client_token(&self) -> String {
+    pub fn token(&self) -> String {
         format!("{}-{}", self.run.uid, self.attempt)
     }
 
@@ -229,7 +231,7 @@ pub struct InputsRead {
 pub struct Owner {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The ARN of the task that owns the run; absent if the run was abandoned, so that no task can own it.
+    /// The name of the task that owns the run; absent if the run was abandoned, so that no task can own it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// Why the run was abandoned.

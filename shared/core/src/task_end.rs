@@ -2,16 +2,16 @@
 
 use jiff::Timestamp;
 
-/// ECS's stop code of a task, as far as a decision needs it.
+/// Why a task stopped, as far as a decision needs it; named after the stop codes of ECS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCode {
     /// A container did not start: an image, a network interface, an init container.
     FailedToStart,
     /// The main container exited.
     Exited,
-    /// Driftless called `StopTask`.
+    /// Driftless stopped it.
     Requested,
-    /// A person or another system called `StopTask`.
+    /// A person or another system stopped it.
     Outside,
     /// Fargate Spot reclaims the capacity.
     Spot,
@@ -19,16 +19,16 @@ pub enum StopCode {
     Maintenance,
 }
 
-/// Why ECS says that a task stopped or is about to.
+/// Why a task stopped or is about to, by the place where it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEnd {
-    /// The stop code; `None` if ECS gives none.
+    /// The stop code; `None` if there is none.
     pub code: Option<StopCode>,
     /// The main container was killed because it exceeded its memory.
     pub out_of_memory: bool,
-    /// Stop code, reason and the containers' exit codes, as ECS reports them.
+    /// Stop code, reason and the containers' exit codes, as reported.
     pub words: String,
-    /// When ECS saw the task stop; `None` if ECS does not report it.
+    /// When the task was seen to stop; `None` if that is not reported.
     pub at: Option<Timestamp>,
 }
 

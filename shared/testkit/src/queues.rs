@@ -164,7 +164,7 @@ impl Queues for World {
     }
 
     async fn task(&self, hint: &TaskHint) -> Result<()> {
-        self.send("runs", Message::Run(RunMessage::Live { arn: hint.task.clone() }), 0, None).await
+        self.send("runs", Message::Run(RunMessage::Live { task: hint.task.clone() }), 0, None).await
     }
 
     async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> Result<()> {

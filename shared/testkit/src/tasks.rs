@@ -107,7 +107,7 @@ impl World {
         end.at.get_or_insert(now);
         if let Some(task) = state.tasks.get_mut(arn) {
             task.stopped.get_or_insert((now, end));
-            state.enqueue(Message::Run(RunMessage::Task { arn: arn.into() }), 0, None);
+            state.enqueue(Message::Run(RunMessage::Task { task: arn.into() }), 0, None);
         }
     }
 }
@@ -129,14 +129,14 @@ impl Tasks for World {
 
     async fn run(&self, launch: &Launch) -> Result<Started> {
         let run = self.call(|state| {
-            let (now, client_token) = (state.now, launch.client_token());
+            let (now, client_token) = (state.now, launch.token());
             let holds = |task: &Task| task.client_token == client_token && !task.is_forgotten(now);
-            if !state.definitions.contains(&launch.task_definition) {
+            if !state.definitions.contains(&launch.definition) {
                 let message = "ClientException: TaskDefinition not found.".into();
                 return Err(Error::Permanent { call: "ecs:RunTask".into(), message });
             }
             if let Some((arn, _)) = state.tasks.iter().find(|(_, task)| holds(task)) {
-                return Ok(Started::Task { arn: arn.clone() });
+                return Ok(Started::Task { task: arn.clone() });
             }
             if state.refused.contains(&client_token) || state.chance(state.faults.full) {
                 state.refused.insert(client_token);
@@ -146,7 +146,7 @@ impl Tasks for World {
             let (run, spot) = (launch.run.clone(), launch.is_on_spot());
             let task = Task { run, client_token, created: whole_second(now), spot, stopping: None, stopped: None };
             state.tasks.insert(arn.clone(), task);
-            Ok(Started::Task { arn })
+            Ok(Started::Task { task: arn })
         });
         run.await.ok_or_else(|| lost("ecs:RunTask"))?
     }
@@ -170,7 +170,7 @@ impl Tasks for World {
             });
             let mut arns: Vec<_> = live.map(|(arn, _)| arn.clone()).take(PAGE + 1).collect();
             let next = (arns.len() > PAGE).then(|| arns.pop()).flatten().and_then(|_| arns.last().cloned());
-            TaskPage { arns, next }
+            TaskPage { tasks: arns, next }
         });
         list.await.ok_or_else(|| lost("ecs:ListTasks"))
     }

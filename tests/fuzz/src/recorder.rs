@@ -27,7 +27,7 @@ pub fn check(input: &[u8]) {
         version: VERSION,
         run: RunId { update: update.clone(), uid: "uid".into(), claim: "claim".into() },
         attempt: 0,
-        task_definition: "d".into(),
+        definition: "d".into(),
         project: None,
         inputs: None,
         preview: false,

@@ -152,7 +152,7 @@ impl State {
             self.send(Message::Hint(Hint::new(key)), scenario);
         }
         for task in self.world.live_tasks() {
-            self.send(Message::Run(RunMessage::Live { arn: task.arn }), scenario);
+            self.send(Message::Run(RunMessage::Live { task: task.arn }), scenario);
         }
         self.queue.len()
     }

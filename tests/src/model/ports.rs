@@ -458,7 +458,7 @@ impl Queues for Probe {
     }
 
     async fn task(&self, hint: &TaskHint) -> Result<()> {
-        self.send(Message::Run(RunMessage::Live { arn: hint.task.clone() }), 0).await
+        self.send(Message::Run(RunMessage::Live { task: hint.task.clone() }), 0).await
     }
 
     /// Every tree is stored.

@@ -384,8 +384,8 @@ pub(super) fn name(message: &Message) -> String {
         Message::Launch(hint) => format!("launcher for {} {}", hint.update.kind, hint.update.name),
         Message::Run(RunMessage::Hint(hint)) => format!("recorder for {}", hint.update.name),
         Message::Run(RunMessage::Objects(keys)) => format!("recorder for {}", keys.join(", ")),
-        Message::Run(RunMessage::Task { arn }) => format!("recorder for the end of {}", keys::task_id(arn)),
-        Message::Run(RunMessage::Live { arn }) => format!("recorder for the life of {}", keys::task_id(arn)),
+        Message::Run(RunMessage::Task { task: arn }) => format!("recorder for the end of {}", keys::task_id(arn)),
+        Message::Run(RunMessage::Live { task: arn }) => format!("recorder for the life of {}", keys::task_id(arn)),
         Message::Run(RunMessage::Test) => "recorder for nothing".into(),
         Message::Fetch(request) => format!("fetcher for {}", request.source.name),
     }

@@ -124,7 +124,7 @@ fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
         reconcile(&world, &hint("u"));
         let launch = launch_record(&world);
         assert_eq!(launch.tried.as_ref().is_some_and(|tried| tried.other_failed), unfit.is_some() && launch.tried.is_some());
-        (launch.tried.map(|tried| tried.architecture), launch.task_definition)
+        (launch.tried.map(|tried| tried.architecture), launch.definition)
     };
     let own = json!({ "image": "own" });
     let (tried, on_amd64) = of(&own, None);

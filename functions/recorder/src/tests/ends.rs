@@ -26,7 +26,7 @@ fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
 fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str)) {
     let folder = keys::run(CLUSTER, &"uid".into());
     let launch: Launch = world.document(&folder.launch()).unwrap();
-    let Started::Task { arn } = world.drive(Tasks::run(world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    let Started::Task { task: arn } = world.drive(Tasks::run(world, &launch)).unwrap().unwrap() else { panic!("no task") };
     let owner = Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() };
     put(world, &format!("{folder}owner"), &to_json(&owner));
     report(world, &keys::task(ROLE, keys::task_id(&arn)));
@@ -145,7 +145,7 @@ fn interrupted_report_before_the_spot_stop_names_spot() {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, &"uid".into());
     let launch: Launch = world.document(&folder.launch()).unwrap();
-    let Started::Task { arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
+    let Started::Task { task: arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
         panic!("no task")
     };
     put(

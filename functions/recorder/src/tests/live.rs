@@ -10,7 +10,7 @@ fn live(limits: RunLimits) -> (World, String) {
     let launch =
         Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits, not_secret: vec![], plan: None }), ..launch };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
-    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    let Started::Task { task: arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
     put(
         &world,
         &format!("{folder}owner"),
@@ -170,7 +170,7 @@ fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
     let arn = world.start_task("uid");
     let settings = settings();
     let attended = || {
-        let message = RunMessage::Live { arn: arn.clone() };
+        let message = RunMessage::Live { task: arn.clone() };
         world.drive(runs(&world, &world, &settings, message, world.now())).unwrap().unwrap()
     };
     assert_eq!(attended(), []);
@@ -208,8 +208,8 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     assert_eq!(ours(&world)["summary"], "3/20");
     assert_eq!(recorded(wrote(), &world), (0, 1), "a transient error of the API server is counted and not requeued");
     // Only ECS can say how a run without a result ended.
-    assert_eq!(recorded(RunMessage::Task { arn: arn.clone() }, &calm), (1, 1));
-    assert_eq!(recorded(RunMessage::Live { arn: arn.clone() }, &calm), (2, 1));
+    assert_eq!(recorded(RunMessage::Task { task: arn.clone() }, &calm), (1, 1));
+    assert_eq!(recorded(RunMessage::Live { task: arn.clone() }, &calm), (2, 1));
     // A result that exists as well has its own message.
     world.set_faults(Faults::NONE);
     put(&world, &format!("{folder}out/result"), &to_json(&succeeded(&world)));
@@ -223,9 +223,9 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
 #[test]
 fn result_and_stop_of_one_task_are_one_message() {
     let settings = settings();
-    let stop = |task: &str| RunMessage::Task { arn: format!("arn:aws:ecs:r:1:task/c/{task}") };
+    let stop = |task: &str| RunMessage::Task { task: format!("arn:aws:ecs:r:1:task/c/{task}") };
     let wrote = |keys: &[&str]| RunMessage::Objects(keys.iter().map(|key| format!("tasks/{ROLE}:{key}")).collect());
-    let live = RunMessage::Live { arn: "arn:aws:ecs:r:1:task/c/a".into() };
+    let live = RunMessage::Live { task: "arn:aws:ecs:r:1:task/c/a".into() };
     for (kept, other, is_one) in [
         (wrote(&["a/out/result"]), stop("a"), true),
         (stop("a"), wrote(&["a/out/result"]), true),

@@ -58,7 +58,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         version: VERSION,
         run,
         attempt: 0,
-        task_definition: world.drive(world.definition(&TaskShape::default())).unwrap().unwrap(),
+        definition: world.drive(world.definition(&TaskShape::default())).unwrap().unwrap(),
         project: None,
         inputs: None,
         preview: false,
@@ -465,7 +465,7 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
         let settings = settings();
         let recorded = || {
             world.drive(async {
-                let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
+                let message = RunMessage::Task { task: "arn:aws:ecs:r:1:task/c/t".into() };
                 for (hint, due) in runs(&world, &world, &settings, message, world.now()).await.unwrap() {
                     let recorder = recorder(&world, &settings);
                     recorder.handle(&hint, due).await.unwrap();

@@ -28,7 +28,7 @@ pub struct RunFacts {
     pub block: Option<Block>,
     /// The content of the folder of the task that owns the run.
     pub task_folder: Option<TaskFolderFacts>,
-    /// The state of the task that owns the run, from ECS.
+    /// The state of the task that owns the run.
     pub task: Option<TaskFacts>,
     /// Whether the task has shown progress, or holds the backend's lock: Pulumi may have started.
     pub began: Option<bool>,
@@ -180,7 +180,7 @@ pub enum OwnerFacts {
 pub struct LaunchFacts {
     /// This release can read its request; another release may have written it in another form.
     pub readable: bool,
-    /// Since when ECS has refused to start a task for it.
+    /// Since when no task could be started for it.
     pub refused_since: Option<Timestamp>,
     /// The time that the run may take, in seconds.
     pub max_seconds: Option<u32>,
@@ -215,7 +215,7 @@ pub struct TaskFolderFacts {
     pub old_tokens: bool,
 }
 
-/// The state of a task in ECS.
+/// The state of a task in the place where it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskFacts {
     /// It runs or is about to. `end` says why it is about to stop.
@@ -228,7 +228,7 @@ pub enum TaskFacts {
         /// Why.
         end: TaskEnd,
     },
-    /// ECS does not know it.
+    /// It is not known there.
     Missing,
 }
 

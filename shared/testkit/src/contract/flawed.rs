@@ -205,7 +205,7 @@ impl Tasks for Flawed {
 
     async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
         if self.has(Flaw::StoppingIsLive) {
-            return Ok(TaskPage { arns: self.world.live_tasks().into_iter().map(|task| task.arn).collect(), next: None });
+            return Ok(TaskPage { tasks: self.world.live_tasks().into_iter().map(|task| task.arn).collect(), next: None });
         }
         self.world.live(from).await
     }

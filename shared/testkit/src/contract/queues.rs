@@ -82,7 +82,7 @@ async fn message_arrives_as_it_was_sent<F: Fixture>(fixture: &F) -> Result<()> {
         Message::Hint(self::hint("three")),
         Message::Launch(launch),
         Message::Run(RunMessage::Hint(run)),
-        Message::Run(RunMessage::Live { arn: task.task }),
+        Message::Run(RunMessage::Live { task: task.task }),
         Message::Fetch(fetch("n", "arrives", 0)),
     ];
     received(fixture, &expected).await

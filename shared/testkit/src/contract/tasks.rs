@@ -86,7 +86,7 @@ async fn launch_of<F: Fixture>(fixture: &F, uid: &str, image: &str) -> Result<La
 
 async fn run<F: Fixture>(fixture: &F, launch: &Launch) -> Result<String> {
     match fixture.port().run(launch).await? {
-        Started::Task { arn } => Ok(arn),
+        Started::Task { task: arn } => Ok(arn),
         Started::Refused { why } => bail!("refused: {why}"),
     }
 }
@@ -125,7 +125,7 @@ async fn launched_task_is_alive<F: Fixture>(fixture: &F) -> Result<()> {
 
 async fn launch_of_an_unknown_definition_is_refused<F: Fixture>(fixture: &F) -> Result<()> {
     let launch = launch(fixture, "unknown").await?;
-    let unknown = Launch { task_definition: launch.task_definition.replace("driftless-", "unknown-"), ..launch };
+    let unknown = Launch { definition: launch.definition.replace("driftless-", "unknown-"), ..launch };
     let refused = fixture.port().run(&unknown).await;
     ensure!(matches!(refused, Err(Error::Permanent { .. })), "{refused:?}");
     Ok(())
@@ -244,7 +244,7 @@ async fn pages<F: Fixture>(fixture: &F) -> Result<Vec<Vec<String>>> {
     let (mut pages, mut from) = (Vec::new(), None);
     loop {
         let page = fixture.port().live(from.as_deref()).await?;
-        pages.push(page.arns);
+        pages.push(page.tasks);
         match page.next {
             Some(next) => from = Some(next),
             None => return Ok(pages),

@@ -98,7 +98,7 @@ impl<P: OfWorld + driftless_aws::Tasks> tasks::Fixture for P {
     }
 
     async fn is_told(&self, arn: &str) -> Result<bool> {
-        let told = Message::Run(driftless_contract::RunMessage::Task { arn: arn.into() });
+        let told = Message::Run(driftless_contract::RunMessage::Task { task: arn.into() });
         Ok(std::iter::from_fn(|| self.world().receive()).any(|message| message == told))
     }
 }

@@ -151,7 +151,7 @@ impl tasks::Fixture for Real {
     }
 
     async fn is_told(&self, arn: &str) -> Result<bool> {
-        let told = RunMessage::Task { arn: arn.into() };
+        let told = RunMessage::Task { task: arn.into() };
         ready::until("an event", SOON, async || {
             let bodies = self.receive_from("Runs").await?;
             anyhow::ensure!(bodies.iter().any(|body| parse_run_message(body).is_ok_and(|message| message == told)), "{bodies:?}");

@@ -320,7 +320,7 @@ async fn errors_of_ecs_are_sorted_as_the_sdk_reads_them() {
     let started = ecs.run(&attempt).await.unwrap();
     let tasks = world.hooks.status().await.unwrap().tasks;
     assert!(
-        matches!(&started, Started::Task { arn } if tasks.len() == 1 && tasks[0]["taskArn"] == arn.as_str()),
+        matches!(&started, Started::Task { task: arn } if tasks.len() == 1 && tasks[0]["taskArn"] == arn.as_str()),
         "{started:?} {tasks:?}"
     );
     world.hooks.reset().await.unwrap();
