@@ -248,7 +248,8 @@ impl Namespace<'_> {
     /// Binds those of the roles of runs whose names begin so.
     pub async fn bind(&self, role: &str) -> Result<()> {
         let name = format!("\n  name: {role}");
-        let bindings = include_str!("../../infra/kubernetes/runs/runs.yaml").split("---\n").filter(|binding| binding.contains(&name));
+        let bindings =
+            include_str!("../../infra/kubernetes/runs/runs.yaml").split("---\n").filter(|binding| binding.contains(&name));
         self.apply(&bindings.collect::<Vec<_>>().join("---\n").replace("namespace: default", "namespace: NAMESPACE")).await
     }
 

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness, RunState,
-    Snapshot, SourceState, Stack, StackReason, StackStatus, TreeState,
+    DriftVerdict, Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness,
+    RunState, Snapshot, SourceState, Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -109,7 +109,7 @@ fn run_rules(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate, now: Timestamp, 
             "3: a run without a tree, which is not the destroy of the project that ran",
         );
     }
-    check(run.operation != Operation::Refresh || adopts(stack, plan), "15: a refresh of drift that is not to be adopted");
+    check(run.operation != Operation::Refresh || adopts(stack, plan), "1: a refresh of drift that is not to be adopted");
     check(
         stack.deleting == (run.operation == Operation::Destroy),
         "4: a destroy without a deletion, or another operation with one",

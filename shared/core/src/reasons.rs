@@ -136,7 +136,8 @@ impl EventReason {
             | Self::ResourceFailed
             | Self::StackUpdateDetected
             | Self::StackUpdateFailure => "logs",
-            Self::DriftDetected
+            Self::DriftAdopted
+            | Self::DriftDetected
             | Self::DriftResolved
             | Self::PlanProposed
             | Self::PlanStale

@@ -119,7 +119,9 @@ impl Update {
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
         let forward = matches!(new.operation, Operation::Up | Operation::Preview);
-        let seal = new.operation != Operation::Destroy && stack.spec.destroy_on_finalize == Some(true) && !stack.annotations().contains_key(names::SEAL);
+        let seal = new.operation != Operation::Destroy
+            && stack.spec.destroy_on_finalize == Some(true)
+            && !stack.annotations().contains_key(names::SEAL);
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
                 expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),

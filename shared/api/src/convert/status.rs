@@ -84,7 +84,8 @@ fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'s
         DriftVerdict::None => ("False", DriftReason::NoDrift, "live state matches the last update".into()),
         DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update with a refresh has succeeded since".into()),
         DriftVerdict::Adopted => {
-            let message = "the state has taken the drift over; the next update changes it back, unless the program has the same values";
+            let message =
+                "the state has taken the drift over; the next update changes it back, unless the program has the same values";
             ("False", DriftReason::Adopted, message.into())
         }
         DriftVerdict::Found(found) => {
