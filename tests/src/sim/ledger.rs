@@ -370,8 +370,7 @@ impl Ledger {
         }
         let adopts = spec.operation == Operation::Refresh;
         self.stats.adoptions += u64::from(adopts);
-        let secrets = (!adopts).then_some((stack_uid.clone(), secret.clone()));
-        self.secrets.extend(secrets);
+        self.secrets.extend((!adopts).then_some((stack_uid.clone(), secret.clone())));
         self.change_runs(&stack_uid, generation, &request, &commit);
         if spec.refresh || adopts {
             // A drift fix runs for the live state and not for a change; if it fails, another one runs.
