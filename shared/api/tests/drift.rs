@@ -246,5 +246,5 @@ fn drift_check_ignores_the_spec_of_the_update_template() {
     let labels = check.metadata.labels.clone().unwrap();
     assert_eq!((&*labels["cost"], &*labels[names::DRIFT_CHECK], &*labels[names::STACK_NAME]), ("42", "true", "app"));
     let run = check.run_of(&"u".into(), "driftless").unwrap();
-    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, false, "app-1"));
+    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, true, "app-1"));
 }

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run, RunOutcome,
-    Stack, StackStatus, approval::observe_applied,
+    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, Stack,
+    StackStatus, approval::observe_applied,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
@@ -64,18 +64,16 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     }
     // An adoption applies neither inputs nor the source. A failed run without a report keeps the old digest; its next try reports a
     // new one.
-    let adopts = run.operation == Operation::Refresh && matches!(status.drift.verdict, Some(DriftVerdict::Found(_)));
+    let adopts = run.adopts();
     if !adopts && (outcome.inputs.is_some() || outcome.succeeded) {
         status.inputs.clone_from(&outcome.inputs);
     }
     if outcome.succeeded {
-        if adopts {
-            status.drift.verdict = Some(DriftVerdict::Adopted);
-        } else {
+        if !adopts {
             status.scope.clone_from(&run.scope);
         }
         if run.refresh && matches!(status.drift.verdict, Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_))) {
-            status.drift.verdict = Some(DriftVerdict::Remediated);
+            status.drift.verdict = Some(if adopts { DriftVerdict::Adopted } else { DriftVerdict::Remediated });
         }
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());

@@ -240,7 +240,8 @@ fn requested_adoption_runs_a_refresh() {
         let mut asked = asked.clone();
         asked.stack.status.current_update = Some(new.current.clone());
         let inputs = Some("new".to_owned());
-        asked.run = RunState::Ended(run(Operation::Refresh), RunOutcome { inputs, ..outcome(succeeded) });
+        asked.run =
+            RunState::Ended(Run { refresh: true, ..run(Operation::Refresh) }, RunOutcome { inputs, ..outcome(succeeded) });
         plan(&asked)
     };
     let after = ended(&asked, true);
@@ -249,6 +250,11 @@ fn requested_adoption_runs_a_refresh() {
     assert_eq!(after.status.last_update.as_ref().and_then(|last| last.operation), Some(Operation::Refresh));
     assert!(events(&after).iter().any(|(reason, note)| *reason == "DriftAdopted" && note.contains("the next update")));
     assert_eq!(created(&after), None);
+
+    // Nor where drift checks have ended meanwhile.
+    let mut unchecked = asked.clone();
+    unchecked.stack.drift = None;
+    assert_eq!(ended(&unchecked, true).status.inputs.as_deref(), Some("old"));
 
     // A failed one is retried as a refresh until the request is withdrawn.
     let failed = ended(&asked, false);
@@ -278,7 +284,7 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
         let mut snapshot = snapshot.clone();
         snapshot.stack.status.plan.current = Some("plan-1".into());
         let outcome = RunOutcome { plan: Some(Box::new(plan)), ..outcome(true) };
-        snapshot.proposal = RunState::Ended(Run { name: "plan-1".into(), ..run(Operation::Refresh) }, outcome);
+        snapshot.proposal = RunState::Ended(Run { name: "plan-1".into(), refresh: true, ..run(Operation::Refresh) }, outcome);
         snapshot
     };
     let shown = plan(&ended(changes.clone()));

@@ -78,7 +78,11 @@ impl Reconciliation<'_> {
             commit: if operation == Operation::Destroy { Revision::default() } else { revision.clone() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
-            refresh: operation == Operation::Up && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
+            refresh: match operation {
+                Operation::Up => spec.refresh || drift::to_remediate(&self.stack).is_some(),
+                Operation::Refresh => true,
+                Operation::Preview | Operation::Destroy => false,
+            },
         }
     }
 
