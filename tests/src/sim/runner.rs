@@ -12,7 +12,6 @@ use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    approvals,
     chances::{Chances, Dice, Trouble},
     hostile,
     ledger::Ledger,
