@@ -164,6 +164,16 @@ pub enum Command {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Takes the drift that the last drift check found over into the state, and changes no resource.
+    ///
+    /// The next update changes the resources back to what the program says. Change the program first to keep them as they are.
+    Adopt {
+        /// The Stack.
+        stack: String,
+        /// Whether something is changed.
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
     /// Approves the plan of a Stack with the annotation driftless.dev/approval: exactly that plan is applied, once.
     Approve {
         /// The Stack.

@@ -128,6 +128,10 @@ pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Term
             let request = request::remediate(&cluster.get(&stack).await?, always)?;
             carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
+        Command::Adopt { stack, dry_run } => {
+            let request = request::adopt(&cluster.get(&stack).await?)?;
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
         Command::Ignore { stack, paths, dry_run } => {
             let request = request::ignore(&cluster.get(&stack).await?, &paths)?;
             carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)

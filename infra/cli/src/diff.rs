@@ -201,6 +201,9 @@ fn drift(stack: &CoreStack) -> Option<Run> {
     let (differs, summary, found) = match status.verdict.as_ref()? {
         DriftVerdict::None => (Some(false), "no drift".to_owned(), None),
         DriftVerdict::Remediated => (Some(false), "an update has remediated the drift".into(), None),
+        DriftVerdict::Adopted => {
+            (Some(false), "the state has taken the drift over; the next update changes it back to the program".into(), None)
+        }
         DriftVerdict::Found(drift) => {
             let resources = if drift.count == 1 { "resource" } else { "resources" };
             (Some(true), format!("{} {resources} drifted", drift.count), Some(drift))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
+use driftless_core::{Drift, DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -134,24 +134,46 @@ pub fn resume(stack: &Stack) -> Result<Request> {
     Ok(Request::of(annotate(stack, names::SUSPEND, None), format!("{} is resumed", place(stack))))
 }
 
+/// The drift of a Stack that the last check found, and that check. `verb` is what is to be done with the drift.
+fn found(core: &CoreStack, place: &str, verb: &str) -> Result<(Drift, String)> {
+    match (&core.status.drift.verdict, &core.status.drift.last) {
+        (Some(DriftVerdict::Found(drift)), Some(check)) => Ok((drift.clone(), check.clone())),
+        _ => Err(Error::failed(format!("{place} has no drift to {verb}; its condition Drifted is not True"))),
+    }
+}
+
+/// A Stack without drift checks. `done` is what is not done with its drift.
+fn unchecked(place: &str, done: &str) -> Error {
+    Error::failed(format!("{place} has no drift schedule; no drift is {done}; set the annotation {}", names::DRIFT_SCHEDULE))
+}
+
+/// Takes the drift that the last check found over into the state.
+pub fn adopt(stack: &Stack) -> Result<Request> {
+    let (core, place) = (CoreStack::from(stack), place(stack));
+    if core.drift.is_none() {
+        return Err(unchecked(&place, "adopted"));
+    }
+    let (drift, check) = found(&core, &place, "adopt")?;
+    let done = format!(
+        "{place} adopts the drift that check {check} found: {drift}; no resource is changed; the next update changes them back, unless \
+         the program has the same values"
+    );
+    Ok(Request::of(annotate(stack, names::ADOPT, Some(&check)), done))
+}
+
 /// Puts back the drift that the last check found, or with `always` all drift from now on.
 pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
-    let core = CoreStack::from(stack);
+    let (core, place) = (CoreStack::from(stack), place(stack));
     if core.drift.is_none() {
-        let remedy = format!("set the annotation {}", names::DRIFT_SCHEDULE);
-        return Err(Error::failed(format!("{} has no drift schedule; no drift is remediated; {remedy}", place(stack))));
+        return Err(unchecked(&place, "remediated"));
     }
     if always {
-        let done = format!("{} remediates all drift that a check finds", place(stack));
+        let done = format!("{place} remediates all drift that a check finds");
         return Ok(Request::of(annotate(stack, names::REMEDIATE, Some(names::ALWAYS)), done));
     }
-    match (&core.status.drift.verdict, &core.status.drift.last) {
-        (Some(DriftVerdict::Found(drift)), Some(check)) => {
-            let done = format!("{} remediates the drift that check {check} found: {drift}", place(stack));
-            Ok(Request::of(annotate(stack, names::REMEDIATE, Some(check)), done))
-        }
-        _ => Err(Error::failed(format!("{} has no drift to remediate; its condition Drifted is not True", place(stack)))),
-    }
+    let (drift, check) = found(&core, &place, "remediate")?;
+    let done = format!("{place} remediates the drift that check {check} found: {drift}");
+    Ok(Request::of(annotate(stack, names::REMEDIATE, Some(&check)), done))
 }
 
 /// Adds properties that never count as drift of a Stack.

@@ -35,7 +35,7 @@ pub fn readiness(readiness: Option<&Readiness>, suspended: bool) -> (Tone, Strin
 pub fn drift(stack: &CoreStack) -> (Tone, &'static str) {
     match &stack.status.drift.verdict {
         None => (Tone::Faint, "-"),
-        Some(DriftVerdict::None | DriftVerdict::Remediated) => (Tone::Plain, "no"),
+        Some(DriftVerdict::None | DriftVerdict::Remediated | DriftVerdict::Adopted) => (Tone::Plain, "no"),
         Some(DriftVerdict::Found(_)) => (Tone::Bad, "yes"),
         Some(DriftVerdict::Unknown(_)) => (Tone::Busy, "unknown"),
     }

@@ -182,6 +182,7 @@ fn requests_equal_their_kubectl_patches() {
     let drifted = stack("old");
     golden("remediate", &dry_run(request::remediate(&drifted, false)));
     golden("remediate-always", &dry_run(request::remediate(&drifted, true)));
+    golden("adopt", &dry_run(request::adopt(&drifted)));
     golden("ignore", &dry_run(request::ignore(&drifted, &["tags.owner".into(), "aws:s3/bucket:Bucket#tags".into()])));
     let settings =
         RunSettings { targets: vec!["urn:pulumi:prod::shop::aws:s3/bucket:Bucket::logs".into()], ..RunSettings::default() };
@@ -310,6 +311,8 @@ fn impossible_request_names_its_remedy() {
         words(request::cancel(&Target::Update(Box::new(update("web-3"))))),
         words(request::remediate(&stack("network"), false)),
         words(request::remediate(&stack("shop"), false)),
+        words(request::adopt(&stack("network"))),
+        words(request::adopt(&stack("shop"))),
         words(request::run(&stack("old"), Operation::Up, &RunSettings::default())),
     ];
     golden("refused", &(messages.join("\n") + "\n"));

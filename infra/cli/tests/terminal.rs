@@ -54,6 +54,7 @@ fn shown(kubeconfig: &str, command: &str) -> String {
 /// Some of every command, and the help of each.
 fn commands() -> Vec<String> {
     let helps = [
+        "adopt",
         "approve",
         "cancel",
         "capacity",

@@ -5,7 +5,7 @@
     reason = "this is test code, which clippy does not see in a function without #[test]"
 )]
 
-use driftless_api::{Stack, Update, UpdateSpec, names};
+use driftless_api::{Stack, Update, UpdateSpec, Workspace, WorkspaceSpec, names};
 use driftless_core::{
     CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, Ignored, NewUpdate, Operation, Remediate,
     Schedule, Stack as CoreStack, StackStatus, run::Hold, workspace,
@@ -40,10 +40,17 @@ fn annotations_configure_drift_checks() {
         assert_eq!(core.spec.refused, None);
         assert_eq!(
             core.drift,
-            expected.map(|(schedule, remediate)| DriftSettings { schedule, remediate, ignored: Vec::new() }),
+            expected.map(|(schedule, remediate)| DriftSettings { schedule, adopt: None, remediate, ignored: Vec::new() }),
             "{annotations}"
         );
     }
+}
+
+#[test]
+fn annotation_asks_to_adopt_drift() {
+    let of =
+        |check: &str| CoreStack::from(&stack(&json!({ names::DRIFT_SCHEDULE: "6h", names::ADOPT: check }))).drift.unwrap().adopt;
+    assert_eq!((of("app-1"), of("")), (Some("app-1".to_owned()), None));
 }
 
 #[test]
@@ -158,6 +165,14 @@ fn drift_status_round_trips() {
         (None, None),
         (Some(DriftVerdict::None), Some(["False", "NoDrift", "live state matches the last update"])),
         (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update with a refresh has succeeded since"])),
+        (
+            Some(DriftVerdict::Adopted),
+            Some([
+                "False",
+                "Adopted",
+                "the state has taken the drift over; the next update changes it back, unless the program has the same values",
+            ]),
+        ),
         (Some(DriftVerdict::Unknown("no".into())), Some(["Unknown", "DriftCheckFailed", "no"])),
         (
             Some(found),
@@ -183,10 +198,9 @@ fn drift_status_round_trips() {
     }
 }
 
-#[test]
-fn drift_check_ignores_the_spec_of_the_update_template() {
-    let stack = stack(&json!({}));
-    let new = NewUpdate {
+/// A refresh of a Stack.
+fn refresh(stack: &Stack) -> NewUpdate {
+    NewUpdate {
         current: CurrentUpdate { name: "app-1".into(), generation: 1, reconcile_request: String::new(), commit: "c".into() },
         operation: Operation::Refresh,
         message: "Drift check".into(),
@@ -196,10 +210,31 @@ fn drift_check_ignores_the_spec_of_the_update_template() {
         expect_no_refresh_changes: false,
         run_program: false,
         tree: None,
-        workspace: workspace(&CoreStack::from(&stack).spec),
+        workspace: workspace(&CoreStack::from(stack).spec),
         on_demand: false,
         plan: None,
-    };
+    }
+}
+
+#[test]
+fn adoption_is_a_refresh_whatever_the_update_template_says() {
+    let stack = stack(&json!({}));
+    let new = refresh(&stack);
+    let update = Update::of_stack(&stack, &Workspace::new("app", WorkspaceSpec::default()), &new);
+    let ours = update.spec.driftless.as_ref().unwrap();
+    assert_eq!(
+        (update.spec.operation.as_deref(), update.spec.remove, update.spec.run_program),
+        (Some("refresh"), None, Some(false))
+    );
+    assert_eq!((&update.spec.target, ours.preview_only, update.spec.changes_nothing()), (&new.targets, None, false));
+    let proposal = Update::of_proposal(&stack, &new);
+    assert_eq!((proposal.spec.operation.as_deref(), proposal.spec.is_proposal()), (Some("refresh"), true));
+}
+
+#[test]
+fn drift_check_ignores_the_spec_of_the_update_template() {
+    let stack = stack(&json!({}));
+    let new = refresh(&stack);
     let on_spot = |check: &Update| check.metadata.annotations.clone().and_then(|mut all| all.remove(names::CAPACITY));
     let check = Update::of_check(&stack, &new);
     assert_eq!(on_spot(&check), None, "it is for the launcher to say");
@@ -211,5 +246,5 @@ fn drift_check_ignores_the_spec_of_the_update_template() {
     let labels = check.metadata.labels.clone().unwrap();
     assert_eq!((&*labels["cost"], &*labels[names::DRIFT_CHECK], &*labels[names::STACK_NAME]), ("42", "true", "app"));
     let run = check.run_of(&"u".into(), "driftless").unwrap();
-    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, false, "app-1"));
+    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, true, "app-1"));
 }

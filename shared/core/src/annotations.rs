@@ -106,10 +106,11 @@ impl<'a> Annotations<'a> {
             names::ALWAYS => Remediate::Always,
             check => Remediate::Check(check.to_owned()),
         });
+        let adopt = self.get(names::ADOPT).filter(|check| !check.is_empty()).map(str::to_owned);
         let is_paused = self.get(names::DRIFT_SUSPEND) == Some("true");
         let ignored = self.get(names::DRIFT_IGNORE).filter(|text| !text.is_empty()).map(Ignored::parse_all).transpose();
         let ignored = ignored.map_err(|why| format!("annotation {} is {why}", names::DRIFT_IGNORE))?.unwrap_or_default();
-        Ok(Some(DriftSettings { schedule: Some(schedule).filter(|_| !is_paused), remediate, ignored }))
+        Ok(Some(DriftSettings { schedule: Some(schedule).filter(|_| !is_paused), adopt, remediate, ignored }))
     }
 
     /// The approvals that the Stack asks for; `None` if it asks for none.

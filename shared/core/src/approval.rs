@@ -317,7 +317,8 @@ pub(crate) fn gate(
                 "to withdraw that, remove the annotation driftless.dev/reject; to keep the resources, set spec.destroyOnFinalize to \
                  false"
             }
-            Operation::Up | Operation::Refresh | Operation::Preview => "push a change, or request a reconciliation",
+            Operation::Refresh => "to end the request, remove the annotation driftless.dev/adopt",
+            Operation::Up | Operation::Preview => "push a change, or request a reconciliation",
         };
         let message = format!("plan {} was rejected; {remedy}", plan.hash.short());
         return Gate::Wait(Readiness::stalled(StackReason::PlanRejected, message), Until::Change);
@@ -352,7 +353,8 @@ pub(crate) fn gate(
         Guard::Intact => {
             let keep = match wish.operation {
                 Operation::Destroy => "; to keep the resources, set spec.destroyOnFinalize to false",
-                Operation::Up | Operation::Refresh | Operation::Preview => "",
+                Operation::Refresh => "; to adopt nothing, remove the annotation driftless.dev/adopt",
+                Operation::Up | Operation::Preview => "",
             };
             let approve = format!("kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
             let message = format!("{what}; to approve it: {approve}{keep}");

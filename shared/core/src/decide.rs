@@ -173,7 +173,7 @@ impl<'a> Reconciliation<'a> {
                     if let Some(opens) = self.closed_until() {
                         return self.outside_window(opens, &why);
                     }
-                    if let Some(readiness) = self.failed_preview(&revision) {
+                    if let Some(readiness) = self.failed_preview(&revision, &why) {
                         return readiness;
                     }
                     let workspace = Workspace { project: Some(project), ..workspace(&self.stack.spec) };
@@ -445,7 +445,7 @@ impl<'a> Reconciliation<'a> {
             self.stack.status.waits_for = Some(unmet.first);
             return Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, message: unmet.message };
         }
-        if let Some(readiness) = self.failed_preview(revision) {
+        if let Some(readiness) = self.failed_preview(revision, why) {
             return readiness;
         }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision.as_str()) };
@@ -458,14 +458,22 @@ impl<'a> Reconciliation<'a> {
         self.start(why, revision.clone(), Some(tree), workspace(spec))
     }
 
+    /// The operation of the run that is wanted. A failed adoption is retried as one while it is wanted.
+    fn operation(&self, why: &Why) -> Operation {
+        let last = || self.stack.status.last_update.as_ref().and_then(|last| last.operation);
+        match why {
+            _ if self.stack.deleting => Operation::Destroy,
+            _ if self.snapshot.stack.spec.preview => Operation::Preview,
+            Why::Adoption(_) => Operation::Refresh,
+            Why::Backoff(_) if last() == Some(Operation::Refresh) && drift::to_adopt(&self.stack).is_some() => Operation::Refresh,
+            _ => Operation::Up,
+        }
+    }
+
     /// Creates the Update. A guarded Stack gets a plan first, and the Update once that is approved.
     fn start(&mut self, why: &Why, commit: Revision, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
         let spec = &self.snapshot.stack.spec;
-        let operation = match (self.stack.deleting, spec.preview) {
-            (true, _) => Operation::Destroy,
-            (false, true) => Operation::Preview,
-            (false, false) => Operation::Up,
-        };
+        let operation = self.operation(why);
         // A destroy creates no stack. Here `create` means that the stack may be missing, because no run came far enough to create
         // something. In any other case a missing stack means a wrong name or backend, and its destroy would leave every resource
         // behind.
@@ -486,7 +494,7 @@ impl<'a> Reconciliation<'a> {
         let (event_type, revision) = (EventType::Normal, Some(new.current.commit.clone()).filter(|commit| !commit.is_empty()));
         // Once per edit, not with every run of it. Another operator's runs sent no such Event.
         let is_told = last.is_some_and(|last| last.generation == new.current.generation && self.stack.status.ran.is_some());
-        let notes = if operation != Operation::Destroy && !is_told { notes(spec) } else { Vec::new() };
+        let notes = if is_forward(operation) && !is_told { notes(spec) } else { Vec::new() };
         self.effects.push(Effect::Event {
             event_type,
             reason: EventReason::StackUpdateDetected,
@@ -508,7 +516,7 @@ impl<'a> Reconciliation<'a> {
         workspace: Workspace,
     ) -> NewUpdate {
         let spec = &self.snapshot.stack.spec;
-        let forward = operation != Operation::Destroy;
+        let forward = is_forward(operation);
         // Also for a retry, or a run for another reason, because any of them refreshes first.
         let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
         let has_failed = self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
@@ -521,7 +529,7 @@ impl<'a> Reconciliation<'a> {
             },
             operation,
             message: why.to_string(),
-            targets: if forward { spec.targets.clone() } else { Vec::new() },
+            targets: if operation == Operation::Destroy { Vec::new() } else { spec.targets.clone() },
             target_dependents: forward && spec.target_dependents,
             refresh: forward && (spec.refresh || remediates),
             expect_no_refresh_changes: forward && spec.expect_no_refresh_changes && !remediates,
@@ -532,6 +540,11 @@ impl<'a> Reconciliation<'a> {
             plan: None,
         }
     }
+}
+
+/// Returns whether the operation applies the program.
+const fn is_forward(operation: Operation) -> bool {
+    matches!(operation, Operation::Up | Operation::Preview)
 }
 
 /// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created the Update has sent the first

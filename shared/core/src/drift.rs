@@ -1,5 +1,5 @@
 //! Drift: the live resources differ from what was applied. A drift check, an Update of its own that changes nothing, runs on a
-//! schedule, and its result is shown on the Stack. An update of the Stack that refreshes corrects the drift.
+//! schedule, and its result is shown on the Stack. An update of the Stack that refreshes corrects the drift, and a refresh adopts it.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ const NAMED: usize = 3;
 pub struct DriftSettings {
     /// When to check; `None` while checks are paused.
     pub schedule: Option<Schedule>,
+    /// The check whose drift the state takes over, if it is the last check.
+    pub adopt: Option<String>,
     /// Which drift to fix, if any.
     pub remediate: Option<Remediate>,
     /// Properties that never count as drift.
@@ -163,16 +165,27 @@ pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     if failing { Some(next.max(since.checked_add(FAILING_PERIOD).ok()?)) } else { Some(next) }
 }
 
+/// The drift that a run may end. A preview ends none.
+fn found(stack: &Stack) -> Option<&Drift> {
+    match &stack.status.drift.verdict {
+        Some(DriftVerdict::Found(drift)) if !stack.spec.preview => Some(drift),
+        _ => None,
+    }
+}
+
 /// Returns the drift that an update is to fix.
 pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
     let wanted = match stack.drift.as_ref()?.remediate.as_ref()? {
         Remediate::Always => true,
         Remediate::Check(name) => stack.status.drift.last.as_ref() == Some(name),
     };
-    match &stack.status.drift.verdict {
-        Some(DriftVerdict::Found(drift)) if wanted => Some(drift),
-        _ => None,
-    }
+    found(stack).filter(|_| wanted && to_adopt(stack).is_none())
+}
+
+/// Returns the drift that the state is to take over.
+pub(crate) fn to_adopt(stack: &Stack) -> Option<&Drift> {
+    let check = stack.drift.as_ref()?.adopt.as_ref()?;
+    found(stack).filter(|_| stack.status.drift.last.as_ref() == Some(check))
 }
 
 /// Returns the new drift status after a check, and the Event about it, if it is news.

@@ -72,7 +72,8 @@ impl Ruling {
             Self::Judged(Judgement { denials, .. }) => {
                 let remedy = match operation {
                     Operation::Destroy => "have the policy changed, or set spec.destroyOnFinalize to false to keep the resources",
-                    Operation::Up | Operation::Refresh | Operation::Preview => "push another change, or have the policy changed",
+                    Operation::Refresh => "have the policy changed, or remove the annotation driftless.dev/adopt",
+                    Operation::Up | Operation::Preview => "push another change, or have the policy changed",
                 };
                 let message = format!("{what}; denied by {}; {remedy}", first(denials));
                 Some(Readiness::stalled(StackReason::PolicyViolation, message))

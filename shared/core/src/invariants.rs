@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness, RunState,
-    Snapshot, SourceState, Stack, StackReason, StackStatus, TreeState,
+    DriftVerdict, Effect, Governance, Guard, LastUpdateState, NewUpdate, Operation, Plan, PlannedChanges, Proposal, Readiness,
+    RunState, Snapshot, SourceState, Stack, StackReason, StackStatus, TreeState,
 };
 
 /// The invariants that a plan breaks, as text. Empty for a valid plan.
@@ -109,6 +109,7 @@ fn run_rules(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate, now: Timestamp, 
             "3: a run without a tree, which is not the destroy of the project that ran",
         );
     }
+    check(run.operation != Operation::Refresh || adopts(stack, plan), "1: a refresh of drift that is not to be adopted");
     check(
         stack.deleting == (run.operation == Operation::Destroy),
         "4: a destroy without a deletion, or another operation with one",
@@ -117,6 +118,13 @@ fn run_rules(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate, now: Timestamp, 
         stack.finalizer || matches!(plan.effects.first(), Some(Effect::AddFinalizer)),
         "4: a run is created before the finalizer",
     );
+}
+
+/// Returns whether the Stack asks to adopt the drift that its last check found.
+fn adopts(stack: &Stack, plan: &Plan) -> bool {
+    let drift = &plan.status.drift;
+    let is_asked = stack.drift.as_ref().is_some_and(|drift_of| drift_of.adopt.is_some() && drift_of.adopt == drift.last);
+    is_asked && matches!(drift.verdict, Some(DriftVerdict::Found(_)))
 }
 
 /// Returns whether a run repeats one that failed, although the Stack allows no further retry. A run after a failure of the platform,
@@ -167,8 +175,13 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         check(plan.status.plan.current.as_ref() == Some(&new.current.name), "1: the status does not name the new proposal");
         check(plan.status.current_update.is_none() && run.is_none(), "1: a proposal is created together with a run");
         check(!stack.suspended, "1: a proposal of a suspended Stack is created");
-        let wanted = if stack.deleting { Operation::Destroy } else { Operation::Preview };
-        check(new.operation == wanted && new.plan.is_none(), "13: a proposal that is not a preview of what is wanted");
+        let is_wanted = match new.operation {
+            Operation::Destroy => stack.deleting,
+            Operation::Preview => !stack.deleting,
+            Operation::Refresh => !stack.deleting && adopts(stack, plan),
+            Operation::Up => false,
+        };
+        check(is_wanted && new.plan.is_none(), "13: a proposal that is not a preview of what is wanted");
     }
     let plan_of = |status: &StackStatus| status.plan.proposal.as_ref().and_then(|proposal| proposal.plan.clone());
     let (before, after) = (plan_of(&stack.status), plan_of(&plan.status));

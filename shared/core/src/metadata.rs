@@ -55,6 +55,10 @@ pub const DRIFT_IGNORE: &str = "driftless.dev/drift-ignore";
 /// Annotation of a Stack: the drift check whose drift is to be fixed, if it is still the last one; or [`ALWAYS`].
 pub const REMEDIATE: &str = "driftless.dev/remediate";
 
+/// Annotation of a Stack: the drift check whose drift the state is to take over, if it is still the last one. It precedes
+/// [`REMEDIATE`].
+pub const ADOPT: &str = "driftless.dev/adopt";
+
 /// The value of [`REMEDIATE`] that fixes all drift that is found.
 pub const ALWAYS: &str = "always";
 

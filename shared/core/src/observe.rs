@@ -62,20 +62,27 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);
     }
-    // A failed run without a report keeps the old digest; its next try reports a new one.
-    if outcome.inputs.is_some() || outcome.succeeded {
+    // An adoption applies neither inputs nor the source. A failed run without a report keeps the old digest; its next try reports a
+    // new one.
+    let adopts = run.adopts();
+    if !adopts && (outcome.inputs.is_some() || outcome.succeeded) {
         status.inputs.clone_from(&outcome.inputs);
     }
     if outcome.succeeded {
-        status.scope.clone_from(&run.scope);
+        if !adopts {
+            status.scope.clone_from(&run.scope);
+        }
         if run.refresh && matches!(status.drift.verdict, Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_))) {
-            status.drift.verdict = Some(DriftVerdict::Remediated);
+            status.drift.verdict = Some(if adopts { DriftVerdict::Adopted } else { DriftVerdict::Remediated });
         }
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());
         }
     }
-    let (event_type, reason, note) = if outcome.succeeded {
+    let (event_type, reason, note) = if outcome.succeeded && adopts {
+        let note = "Adopted drift: the state is as the live resources; the next update changes them to what the program says";
+        (EventType::Normal, EventReason::DriftAdopted, note.into())
+    } else if outcome.succeeded {
         (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())
     } else if outcome.platform_failure {
         (

@@ -7,14 +7,18 @@ use crate::{ChangeKind, Operation, PlannedChanges};
 /// The changes that a message names.
 const NAMED: usize = 3;
 
-/// `destroy` for the plan of one, the counts of the plan, the first resources that it replaces or deletes, and the beginning of its hash:
+/// `destroy` or `refresh` for the plan of one, the counts of the plan, the first resources that it replaces or deletes, and the beginning of its hash:
 /// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
 #[must_use]
 pub fn summary(plan: &PlannedChanges) -> String {
     let count = |kind| plan.count(kind);
     let mut text = format!(
         "{}+{} ~{} -{} ±{}",
-        if plan.operation == Operation::Destroy { "destroy: " } else { "" },
+        match plan.operation {
+            Operation::Destroy => "destroy: ",
+            Operation::Refresh => "refresh: ",
+            Operation::Up | Operation::Preview => "",
+        },
         count(ChangeKind::Create),
         count(ChangeKind::Update),
         count(ChangeKind::Delete),

@@ -83,8 +83,9 @@ reasons! {
 reasons! {
     /// The reasons of a Stack's condition `Drifted`.
     DriftReason {
+        Adopted: "A refresh took drift over into the state.", "Change the program to the live values, or the next update changes them back.";
         DriftCheckFailed: "The last drift check failed, so drift is unknown.", "Correct what the message says.";
-        DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
+        DriftDetected: "Resources differ from what was applied.", "Change the program, remediate, or adopt (docs/drift.md).";
         NoDrift: "The last drift check found no difference.", "Nothing.";
         Remediated: "A run refreshed and updated the resources after drift was found.", "Nothing.";
     }
@@ -94,8 +95,9 @@ reasons! {
     /// The reasons of Events on Stacks and Updates. The names that PKO has are PKO's.
     EventReason {
         ConfigLeftOut: "A destroy without its Secrets leaves out the configuration that it cannot read.", "Restore the Secret if the destroy needs it.";
+        DriftAdopted: "A refresh took drift over into the state.", "Change the program to the live values, or the next update changes them back.";
         DriftCheckFailed: "A drift check failed, so drift is unknown.", "Correct what the note says.";
-        DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
+        DriftDetected: "Resources differ from what was applied.", "Change the program, remediate, or adopt (docs/drift.md).";
         DriftResolved: "Earlier drift is gone.", "Nothing.";
         FrequentResync: "The Stack asks for many resync runs; each costs a task.", "Raise `spec.resyncFrequencySeconds`.";
         LogNotStored: "The log of a run could not be stored in its ConfigMap.", "Correct what the note says; CloudWatch has the log.";
@@ -134,7 +136,8 @@ impl EventReason {
             | Self::ResourceFailed
             | Self::StackUpdateDetected
             | Self::StackUpdateFailure => "logs",
-            Self::DriftDetected
+            Self::DriftAdopted
+            | Self::DriftDetected
             | Self::DriftResolved
             | Self::PlanProposed
             | Self::PlanStale

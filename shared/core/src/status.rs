@@ -77,6 +77,8 @@ pub enum DriftVerdict {
     None,
     /// False: an update that refreshed succeeded after drift was found.
     Remediated,
+    /// False: the state has taken over the drift that was found.
+    Adopted,
     /// True.
     Found(Drift),
     /// Unknown, for that reason.

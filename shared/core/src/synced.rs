@@ -35,6 +35,8 @@ pub enum Why {
     Backoff(SignedDuration),
     /// This number of resources drifted, and the drift is to be fixed.
     Drift(u32),
+    /// This number of resources drifted, and the state is to take the drift over.
+    Adoption(u32),
 }
 
 impl std::fmt::Display for Why {
@@ -48,6 +50,7 @@ impl std::fmt::Display for Why {
             Self::Inputs => f.write_str("Change of a Secret or ConfigMap detected"),
             Self::Resync(period) => write!(f, "Resync time elapsed: {}", go_duration(*period)),
             Self::Drift(count) => write!(f, "Drift detected: {count} resource(s)"),
+            Self::Adoption(count) => write!(f, "Drift to adopt: {count} resource(s)"),
             Self::Backoff(cooldown) => write!(f, "Backoff time elapsed: {}", go_duration(*cooldown)),
         }
     }
@@ -71,9 +74,10 @@ pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now:
         Sync::Synced if stack.deleting => Sync::Synced,
         Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
         Sync::Synced => {
-            let last = stack.status.last_update.as_ref().filter(|last| last.state == LastUpdateState::Succeeded);
-            let drift = last.and_then(|_| drift::to_remediate(stack));
-            drift.map_or(Sync::Synced, |drift| Sync::Run(Why::Drift(drift.count)))
+            let has_run = stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded);
+            let adopted = drift::to_adopt(stack).map(|drift| Why::Adoption(drift.count));
+            let why = adopted.or_else(|| drift::to_remediate(stack).map(|drift| Why::Drift(drift.count)));
+            why.filter(|_| has_run).map_or(Sync::Synced, Sync::Run)
         }
         sync @ Sync::Run(_) => sync,
     }

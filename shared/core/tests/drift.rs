@@ -11,9 +11,21 @@ use LastUpdateState::{Failed, Succeeded};
 /// A Stack that was applied an hour ago and has an hourly drift check, the last one an hour ago.
 fn watched() -> Snapshot {
     let mut stack = stack_after(last_update(Succeeded, 0, 3600));
-    stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), remediate: None, ignored: Vec::new() });
+    stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), adopt: None, remediate: None, ignored: Vec::new() });
     stack.status.drift = DriftStatus { last: Some("check-1".into()), checked: Some(ago(3600)), ..DriftStatus::default() };
     snapshot(stack)
+}
+
+/// The same Stack after a check that just found drift.
+fn drifted() -> Snapshot {
+    let mut snapshot = watched();
+    snapshot.stack.status.drift = DriftStatus {
+        last: Some("check-1".into()),
+        checked: Some(now()),
+        verdict: Some(DriftVerdict::Found(drift(2))),
+        ..DriftStatus::default()
+    };
+    snapshot
 }
 
 fn check(plan: &Plan) -> Option<&NewUpdate> {
@@ -157,13 +169,7 @@ fn drift_checks_run_hourly_at_most_after_a_failure() {
 
 #[test]
 fn requested_remediation_runs_an_update_with_refresh() {
-    let mut snapshot = watched();
-    snapshot.stack.status.drift = DriftStatus {
-        last: Some("check-1".into()),
-        checked: Some(now()),
-        verdict: Some(DriftVerdict::Found(drift(2))),
-        ..DriftStatus::default()
-    };
+    let mut snapshot = drifted();
     snapshot.stack.spec.expect_no_refresh_changes = true;
     let with = |remediate| {
         let mut snapshot = snapshot.clone();
@@ -191,6 +197,110 @@ fn requested_remediation_runs_an_update_with_refresh() {
             assert_eq!(plan(&asked).status.drift.verdict, Some(verdict));
         }
     }
+}
+
+#[test]
+fn preview_ends_no_drift_and_follows_no_other_for_it() {
+    let mut snapshot = drifted();
+    snapshot.stack.spec.preview = true;
+    for (adopt, remediate) in [(None, Some(Remediate::Always)), (Some("check-1".to_owned()), None)] {
+        let settings = snapshot.stack.drift.as_mut().unwrap();
+        (settings.adopt, settings.remediate) = (adopt, remediate);
+        assert_eq!(created(&plan(&snapshot)), None);
+    }
+}
+
+#[test]
+fn requested_adoption_runs_a_refresh() {
+    let mut snapshot = drifted();
+    snapshot.stack.spec.targets = vec!["urn:0".into()];
+    snapshot.stack.spec.refresh = true;
+    snapshot.stack.status.inputs = Some("old".into());
+    let with = |check: &str, remediate| {
+        let mut snapshot = snapshot.clone();
+        let settings = snapshot.stack.drift.as_mut().unwrap();
+        (settings.adopt, settings.remediate) = (Some(check.to_owned()), remediate);
+        snapshot
+    };
+    assert_eq!(created(&plan(&with("check-0", None))), None, "it is of older drift");
+    assert_eq!(created(&plan(&with("check-0", Some(Remediate::Always)))).unwrap().operation, Operation::Up);
+    let mut asked = with("check-1", Some(Remediate::Always));
+    let adopting = plan(&asked);
+    let new = created(&adopting).unwrap();
+    assert_eq!((new.operation, new.message.as_str()), (Operation::Refresh, "Drift to adopt: 2 resource(s)"));
+    assert_eq!((&new.targets, new.refresh, new.expect_no_refresh_changes), (&snapshot.stack.spec.targets, false, false));
+
+    // A change goes first, and puts nothing back.
+    let mut changed = asked.clone();
+    (changed.stack.generation, changed.stack.spec.refresh) = (2, false);
+    assert!(created(&plan(&changed)).is_some_and(|new| new.operation == Operation::Up && !new.refresh));
+
+    // The drift is adopted. A refresh applies no inputs, so their change is not taken for applied.
+    let ended = |asked: &Snapshot, succeeded| {
+        let mut asked = asked.clone();
+        asked.stack.status.current_update = Some(new.current.clone());
+        let inputs = Some("new".to_owned());
+        asked.run =
+            RunState::Ended(Run { refresh: true, ..run(Operation::Refresh) }, RunOutcome { inputs, ..outcome(succeeded) });
+        plan(&asked)
+    };
+    let after = ended(&asked, true);
+    assert_eq!((condition(&after).as_str(), &after.status.drift.verdict), ("Ready", &Some(DriftVerdict::Adopted)));
+    assert_eq!(after.status.inputs.as_deref(), Some("old"));
+    assert_eq!(after.status.last_update.as_ref().and_then(|last| last.operation), Some(Operation::Refresh));
+    assert!(events(&after).iter().any(|(reason, note)| *reason == "DriftAdopted" && note.contains("the next update")));
+    assert_eq!(created(&after), None);
+
+    // Nor where drift checks have ended meanwhile.
+    let mut unchecked = asked.clone();
+    unchecked.stack.drift = None;
+    assert_eq!(ended(&unchecked, true).status.inputs.as_deref(), Some("old"));
+
+    // A failed one is retried as a refresh until the request is withdrawn.
+    let failed = ended(&asked, false);
+    assert_eq!(
+        (&failed.status.drift.verdict, failed.status.inputs.as_deref()),
+        (&Some(DriftVerdict::Found(drift(2))), Some("old"))
+    );
+    asked.stack.status.last_update = Some(LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, 0, 60) });
+    assert_eq!(created(&plan(&asked)).unwrap().operation, Operation::Refresh);
+    asked.stack.drift.as_mut().unwrap().adopt = None;
+    assert_eq!(created(&plan(&asked)).unwrap().operation, Operation::Up);
+}
+
+#[test]
+fn adoption_of_a_guarded_stack_is_a_plan() {
+    let mut snapshot = drifted();
+    snapshot.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
+    snapshot.stack.approval = Some(ApprovalSettings::default());
+    let planning = plan(&snapshot);
+    let proposed = planning.effects.iter().find_map(|effect| if let Effect::Propose(new) = effect { Some(new) } else { None });
+    assert_eq!((proposed.unwrap().operation, created(&planning)), (Operation::Refresh, None));
+
+    // The plan is shown, and applied once it is approved.
+    let hash = hash_of('a');
+    let changes = PlannedChanges { operation: Operation::Refresh, ..changes(hash.clone(), &[(ChangeKind::Refresh, 1)]) };
+    let ended = |plan: PlannedChanges| {
+        let mut snapshot = snapshot.clone();
+        snapshot.stack.status.plan.current = Some("plan-1".into());
+        let outcome = RunOutcome { plan: Some(Box::new(plan)), ..outcome(true) };
+        snapshot.proposal = RunState::Ended(Run { name: "plan-1".into(), refresh: true, ..run(Operation::Refresh) }, outcome);
+        snapshot
+    };
+    let shown = plan(&ended(changes.clone()));
+    let words = condition(&shown);
+    assert!(words.starts_with("Reconciling/ApprovalRequired: refresh: +0 ~0 -0 ±0, 1 refreshed; plan"), "{words}");
+    assert!(words.ends_with("; to adopt nothing, remove the annotation driftless.dev/adopt"), "{words}");
+    let mut approved = snapshot.clone();
+    approved.stack.status = shown.status;
+    approved.stack.approval.as_mut().unwrap().approved = Some(hash.clone());
+    let applying = plan(&approved);
+    let new = created(&applying).unwrap();
+    assert_eq!((new.operation, new.plan.as_ref()), (Operation::Refresh, Some(&hash)));
+
+    // Nothing is left to adopt.
+    let same = plan(&ended(PlannedChanges { counts: [].into(), ..changes }));
+    assert_eq!((condition(&same).as_str(), same.status.drift.verdict), ("Ready", Some(DriftVerdict::Adopted)));
 }
 
 /// The verdict of a check that found this drift, where these properties are ignored.

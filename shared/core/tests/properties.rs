@@ -77,8 +77,9 @@ prop_compose! {
     fn drift_settings()(
         schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("2562047788015215h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
         remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
+        adopt in option::weighted(0.3, prop_oneof![Just("check-1".to_owned()), Just("check-2".to_owned())]),
     ) -> DriftSettings {
-        DriftSettings { schedule: schedule.map(support::schedule), remediate, ignored: Vec::new() }
+        DriftSettings { schedule: schedule.map(support::schedule), adopt, remediate, ignored: Vec::new() }
     }
 }
 
@@ -88,7 +89,7 @@ prop_compose! {
         last in option::of(Just("check-1".to_owned())),
         checked in option::of(time()),
         verdict in option::of(prop_oneof![
-            Just(DriftVerdict::None), Just(DriftVerdict::Remediated), a_drift().prop_map(DriftVerdict::Found),
+            Just(DriftVerdict::None), Just(DriftVerdict::Remediated), Just(DriftVerdict::Adopted), a_drift().prop_map(DriftVerdict::Found),
             Just(DriftVerdict::Unknown("no".into())),
         ]),
     ) -> DriftStatus {
@@ -102,7 +103,7 @@ fn a_hash() -> impl Strategy<Value = PlanHash> {
 
 /// The operation of a plan.
 fn planned() -> impl Strategy<Value = Operation> {
-    prop_oneof![Just(Operation::Up), Just(Operation::Destroy)]
+    prop_oneof![Just(Operation::Up), Just(Operation::Refresh), Just(Operation::Destroy)]
 }
 
 prop_compose! {
@@ -504,7 +505,7 @@ fn breaks_of_approvals() -> [(&'static str, Break); 11] {
 /// Every rule, with a plan that was changed to break it.
 #[test]
 fn checker_detects_each_broken_invariant() {
-    let breaks: [(&str, Break); 28] = [
+    let breaks: [(&str, Break); 29] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
         ("1: a failed run is retried beyond spec.driftless.retries", |snapshot, plan| {
@@ -543,6 +544,10 @@ fn checker_detects_each_broken_invariant() {
         ("3: a run is not of the generation that was reconciled", |snapshot, _| snapshot.stack.generation = 9),
         ("3: a run is created whose tree is not stored", |snapshot, _| snapshot.tree = TreeState::Absent { failure: None }),
         ("3: a run's revision and digest are not the source's", |snapshot, _| snapshot.source = Some(SourceState::NotFound)),
+        ("1: a refresh of drift that is not to be adopted", |_, plan| {
+            let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
+            update.operation = Operation::Refresh;
+        }),
         ("4: a destroy without a deletion, or another operation with one", |snapshot, _| snapshot.stack.deleting = true),
         ("4: a run is created before the finalizer", |snapshot, _| snapshot.stack.finalizer = false),
         ("4: the finalizer is removed while the Stack is not deleted or a run is in progress", |_, plan| {
@@ -560,7 +565,7 @@ fn checker_detects_each_broken_invariant() {
         }),
         ("5: outputs change without an outcome", |_, plan| plan.status.outputs = Some([("n".to_owned(), 1.into())].into())),
         ("5: drift changes without an outcome", |snapshot, plan| {
-            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None, ignored: Vec::new() });
+            snapshot.stack.drift = Some(DriftSettings { schedule: None, adopt: None, remediate: None, ignored: Vec::new() });
             plan.status.drift.verdict = Some(DriftVerdict::None);
         }),
         ("7: observedGeneration lags", |_, plan| plan.status.observed_generation = None),

@@ -29,7 +29,8 @@ fn drift_check_at_the_end_of_the_calendar_breaks_nothing() {
             for uid in ["", "a", "uid-1"] {
                 let mut stack = stack_after(last_update(LastUpdateState::Succeeded, 0, 60));
                 stack.uid = uid.into();
-                stack.drift = Some(DriftSettings { schedule: Some(schedule(text)), remediate: None, ignored: Vec::new() });
+                stack.drift =
+                    Some(DriftSettings { schedule: Some(schedule(text)), adopt: None, remediate: None, ignored: Vec::new() });
                 stack.status.drift.checked = Some(checked);
                 stack.status.drift.verdict = Some(DriftVerdict::Unknown("no".into()));
                 assert!(due(&stack, true, now()), "{text}");

@@ -87,11 +87,15 @@ impl Ledger {
         let content = content(spec, pack);
         let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
         let (version, deployed) = self.approvals.deployed.get(pulumi_stack).cloned().unwrap_or_default();
-        let is_same = deployed.as_ref() == Some(&content) && !spec.refresh;
+        let is_same = match operation {
+            // The live resources may have changed back since the check.
+            Operation::Refresh => version % 4 == 0,
+            _ => deployed.as_ref() == Some(&content) && !spec.refresh,
+        };
         let resources = hash(&[operation.as_str(), &content, &spec.refresh.to_string()]);
         let kind = match (operation, spec.refresh, resources.as_str().as_bytes().first()) {
             (Operation::Destroy, ..) => ChangeKind::Delete,
-            (_, true, _) => ChangeKind::Refresh,
+            (Operation::Refresh, ..) | (_, true, _) => ChangeKind::Refresh,
             (_, false, Some(b'0'..=b'7')) => ChangeKind::Replace,
             (..) => ChangeKind::Update,
         };
@@ -113,8 +117,7 @@ impl Ledger {
             unstable: Listed::default(),
             made_at: self.now,
         };
-        let destroys = spec.operation == Operation::Destroy;
-        let flags = (&spec.stack, &spec.config, spec.refresh, &spec.inputs, spec.create, destroys);
+        let flags = (&spec.stack, &spec.config, spec.refresh, &spec.inputs, spec.create, operation);
         let inputs = format!("{stack} {}", serde_json::to_string(&flags).unwrap_or_default());
         let bound = self.approvals.bound.entry(request.binding.clone()).or_insert_with(|| inputs.clone()) == &inputs;
         let known = self.approvals.bindings.entry(format!("{inputs} {content}")).or_insert_with(|| request.binding.clone());
@@ -154,7 +157,15 @@ impl Ledger {
 
     /// Records that a plan has no changes: the Pulumi stack is what the Stack wants.
     pub(super) fn is_deployed(&mut self, stack_uid: &Uid, spec: &RunSpec) {
-        self.secrets.insert(stack_uid.clone(), secret_in(spec));
+        if spec.operation != Operation::Refresh {
+            self.secrets.insert(stack_uid.clone(), secret_in(spec));
+        }
+    }
+
+    /// What a Pulumi stack has after a run: the content of the run, or after a refresh what it had before.
+    pub(super) fn content(&self, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) -> String {
+        let deployed = self.approvals.deployed.get(pulumi_stack).and_then(|(_, deployed)| deployed.clone());
+        if spec.operation == Operation::Refresh { deployed.unwrap_or_else(|| "refreshed".into()) } else { content(spec, pack) }
     }
 
     /// Records that an operation begins to change a Pulumi stack.
@@ -177,7 +188,7 @@ fn needs_approval(kind: Option<ChangeKind>, all: bool) -> bool {
 }
 
 /// The desired state of a run: its tree and its configuration; nothing for a destroy.
-pub(super) fn content(spec: &RunSpec, pack: &[u8]) -> String {
+fn content(spec: &RunSpec, pack: &[u8]) -> String {
     if spec.operation == Operation::Destroy {
         return String::new();
     }

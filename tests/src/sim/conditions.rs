@@ -70,6 +70,7 @@ impl Conditions {
         };
         let (mut script, end) = script::script(&mut Dice::new(seed, &["script"]), begin);
         script.extend(script::lives(&mut Dice::new(seed, &["lives"]), &script, end));
+        script.extend(script::adoptions(&script, end));
         script.extend(hostile::script(&mut Dice::new(seed, &["hostile"]), begin, end));
         let of_plans = breakage.is_some_and(Breakage::is_of_plans);
         let mut dice = Dice::new(seed, &["guarded"]);

@@ -146,7 +146,7 @@ pub(super) struct Ledger {
     updates: HashMap<String, usize>,
     /// Their requests, by name: one that was deleted before it started may be followed by another of that name.
     asked: HashMap<String, Asked>,
-    /// The names of Stacks' Updates that refresh first.
+    /// The names of Stacks' Updates that refresh, first or only.
     refreshes: HashSet<String>,
     /// The uids of the Updates whose task's capacity Spot reclaimed.
     reclaimed: HashSet<Uid>,
@@ -368,9 +368,11 @@ impl Ledger {
         if spec.is_preview() {
             return None;
         }
-        self.secrets.insert(stack_uid.clone(), secret.clone());
+        let adopts = spec.operation == Operation::Refresh;
+        self.stats.adoptions += u64::from(adopts);
+        self.secrets.extend((!adopts).then_some((stack_uid.clone(), secret.clone())));
         self.change_runs(&stack_uid, generation, &request, &commit);
-        if spec.refresh {
+        if spec.refresh || adopts {
             // A drift fix runs for the live state and not for a change; if it fails, another one runs.
             self.supersede(&stack_uid);
             return None;
@@ -482,7 +484,7 @@ impl Ledger {
             let as_found = match verdict {
                 DriftVerdict::None => found == 0,
                 DriftVerdict::Found(drift) => drift.count == found,
-                DriftVerdict::Remediated => found > 0,
+                DriftVerdict::Remediated | DriftVerdict::Adopted => found > 0,
                 DriftVerdict::Unknown(_) => false,
             };
             self.check(as_found, || format!("5: {name} says {verdict:?}, and {:?} found {found}", status.drift.last));
@@ -574,9 +576,9 @@ impl Ledger {
         }) {
             self.asked.insert(update.name_any(), asked);
         }
-        if update.spec.refresh == Some(true) {
-            self.refreshes.insert(update.name_any());
-        }
+        let refreshes =
+            update.spec.refresh == Some(true) || update.spec.operation.as_deref() == Some(Operation::Refresh.as_str());
+        self.refreshes.extend(refreshes.then(|| update.name_any()));
         // An Update that a delayed reconciliation creates again is the same run, and never starts.
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);

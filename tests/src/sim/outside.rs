@@ -103,6 +103,11 @@ impl Outside {
                     &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))],
                 );
             }
+            Action::Adopt(stack) => {
+                let drift = get::<Stack>(world, STACKS[stack].0)?.status?.driftless?.drift?;
+                let check = drift.current_check.or(drift.last_check)?;
+                annotate(world, &stack_key(stack), &[(names::ADOPT, Some(&check)), (names::REMEDIATE, None)]);
+            }
             Action::Watch(stack, false) => annotate(world, &stack_key(stack), &[(names::DRIFT_SCHEDULE, None)]),
             Action::Guard(stack, policy) => guard(world, ledger, stack, policy),
             Action::Policy(intact) => approvals::write_policy(world, intact, ledger),
@@ -221,6 +226,7 @@ impl Outside {
             names::RECONCILIATION_REQUEST,
             names::SUSPEND,
             names::DRIFT_SCHEDULE,
+            names::ADOPT,
             names::APPROVAL,
             names::APPROVE,
             names::REJECT,

@@ -12,7 +12,6 @@ use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    approvals,
     chances::{Chances, Dice, Trouble},
     hostile,
     ledger::Ledger,
@@ -297,7 +296,7 @@ impl Runner {
         };
         self.wake = now + self.dice.seconds_or(90, 600, odds);
         let (hangs, drift) = (self.dice.chance(500), self.dice.below(3));
-        let content = (!spec.is_preview() && !is_stale).then(|| approvals::content(&spec, &pack));
+        let content = (!spec.is_preview() && !is_stale).then(|| ledger.content(&spec, target, &pack));
         if content.is_some() {
             if let Some(plan) = &plan {
                 ledger.apply_plan(&spec, &stack, plan);

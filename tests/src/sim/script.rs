@@ -24,6 +24,8 @@ pub(super) enum Action {
     Suspend(usize, bool),
     /// Turns on drift checks once a minute and the fix of drift; `false` turns both off.
     Watch(usize, bool),
+    /// Asks to adopt the drift that the current check finds, or the last one found, and ends the fix of drift.
+    Adopt(usize),
     /// Makes the namespace another operator's; `false` reverts that.
     GiveAway(bool),
     DeleteStack(usize),
@@ -202,6 +204,16 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.extend((0..stacks).map(|stack| (mended + MADE_WITHIN + dice.seconds(60), Action::Request(stack))));
     }
     (script, end)
+}
+
+/// Requests to adopt drift, for every other Stack that is checked.
+pub(super) fn adoptions(script: &[(Timestamp, Action)], end: Timestamp) -> Vec<(Timestamp, Action)> {
+    let watched = script.iter().filter_map(|(at, action)| match action {
+        Action::Watch(stack, true) if at.as_second() % 2 == 0 => Some((*at, *stack)),
+        _ => None,
+    });
+    let asks = |(at, stack)| (1..8).map(move |n| (at + SignedDuration::from_secs(97 * n), Action::Adopt(stack)));
+    watched.flat_map(asks).filter(|(at, _)| *at < end).collect()
 }
 
 /// The retries and the TTLs of the Stacks that a script creates, from their own dice.

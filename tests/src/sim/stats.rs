@@ -42,6 +42,8 @@ stats! {
     by_hand: u64 = sum,
     /// Operations that were drift checks.
     checks: u64 = sum,
+    /// Operations that took drift over into the state.
+    adoptions: u64 = sum,
     /// Plans that runners made for guarded Stacks.
     plans: u64 = sum,
     /// Plans that users approved.

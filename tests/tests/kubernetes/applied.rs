@@ -336,6 +336,9 @@ async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> 
     ] {
         let guide = guide(cluster, page, &[("NAMESPACE", "team-a")])?;
         guide.run(section, 0).await?;
+        if section == "Put drift back" {
+            guide.run("Adopt drift", 0).await?;
+        }
         guide.all_were_run()?;
         let there = run_in(cluster, &["get", object, "-n", "team-a", "-o", "json"])?;
         let there: Value = serde_json::from_str(&there)?;

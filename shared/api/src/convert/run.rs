@@ -113,8 +113,10 @@ impl Update {
     /// The Update of a Stack that runs `new` with a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let forward = new.operation != Operation::Destroy;
-        let seal = forward && stack.spec.destroy_on_finalize == Some(true) && !stack.annotations().contains_key(names::SEAL);
+        let forward = matches!(new.operation, Operation::Up | Operation::Preview);
+        let seal = new.operation != Operation::Destroy
+            && stack.spec.destroy_on_finalize == Some(true)
+            && !stack.annotations().contains_key(names::SEAL);
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
                 expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
@@ -128,7 +130,9 @@ impl Update {
             workspace_name: Some(workspace.name_any()),
             ..update_spec(new)
         };
-        let (metadata, mut spec) = update_templated(stack, &spec);
+        let (metadata, templated) = update_templated(stack, &spec);
+        // As for a drift check, the template's spec is meant for runs that change resources.
+        let mut spec = if new.operation == Operation::Refresh { spec } else { templated };
         if !forward || new.plan.is_some() {
             // The template's `type` applies to runs that create something. With it, a destroy would leave the
             // resources in place and be repeated for ever.
@@ -148,13 +152,13 @@ impl Update {
     #[must_use]
     pub fn of_proposal(stack: &Stack, new: &NewUpdate) -> Self {
         let mut update = Self::of_stack(stack, &Workspace::new(&stack.name_any(), WorkspaceSpec::default()), new);
-        let is_destroy = new.operation == Operation::Destroy;
-        if !is_destroy {
+        let is_planned = matches!(new.operation, Operation::Destroy | Operation::Refresh);
+        if !is_planned {
             update.spec.operation = Some(Operation::Preview.as_str().into());
         }
         let ours = update.spec.driftless.get_or_insert_default();
         (ours.propose, ours.plan, ours.seal) = (Some(true), None, None);
-        ours.preview_only = is_destroy.then_some(true);
+        ours.preview_only = is_planned.then_some(true);
         ours.outputs = Vec::new();
         update.labels_mut().insert(names::PLAN.to_owned(), String::new());
         update
@@ -203,15 +207,17 @@ impl Update {
     pub fn run_of(&self, stack_uid: &Uid, system_namespace: &str) -> Option<Run> {
         let owned = self.stack(system_namespace).is_some_and(|stack| *stack_uid == *stack.uid);
         let ours = self.spec.driftless.as_ref().filter(|_| owned)?;
+        let operation = Operation::parse(self.spec.operation.as_deref()?)?;
         Some(Run {
             namespace: self.namespace().unwrap_or_default(),
             name: self.name_any(),
             generation: ours.stack_generation?,
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
             commit: ours.commit.as_ref()?.into(),
-            operation: Operation::parse(self.spec.operation.as_deref()?)?,
+            operation,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
-            refresh: self.spec.refresh == Some(true),
+            // Every Update that takes its type from the template has the field.
+            refresh: self.spec.refresh.unwrap_or(operation == Operation::Refresh),
             plan: match &ours.plan {
                 Some(text) => Some(PlanHash::parse(text)?),
                 None => None,

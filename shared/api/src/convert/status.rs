@@ -83,6 +83,11 @@ fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'s
     let (status, reason, message) = match drift.verdict.as_ref()? {
         DriftVerdict::None => ("False", DriftReason::NoDrift, "live state matches the last update".into()),
         DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update with a refresh has succeeded since".into()),
+        DriftVerdict::Adopted => {
+            let message =
+                "the state has taken the drift over; the next update changes it back, unless the program has the same values";
+            ("False", DriftReason::Adopted, message.into())
+        }
         DriftVerdict::Found(found) => {
             let check = drift.last.as_deref().unwrap_or_default();
             (
@@ -124,6 +129,7 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
     let verdict = condition.and_then(|condition| match (condition.status.as_str(), DriftReason::parse(&condition.reason)) {
         ("False", Some(DriftReason::NoDrift)) => Some(DriftVerdict::None),
         ("False", Some(DriftReason::Remediated)) => Some(DriftVerdict::Remediated),
+        ("False", Some(DriftReason::Adopted)) => Some(DriftVerdict::Adopted),
         ("True", _) => Some(DriftVerdict::Found(core::Drift {
             count: drift.count?,
             resources: drift

@@ -56,11 +56,11 @@ impl Reconciliation<'_> {
     }
 
     /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
-    pub(super) fn failed_preview(&mut self, revision: &Revision) -> Option<Readiness> {
+    pub(super) fn failed_preview(&mut self, revision: &Revision, why: &Why) -> Option<Readiness> {
         let Stack { approval: Some(_), status, .. } = &self.stack else { return None };
         let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
         let is_over = proposal.expires.is_some_and(|at| at <= self.now);
-        if proposal.state != PlanState::Failed || proposal.wish != self.wish(revision) || is_over {
+        if proposal.state != PlanState::Failed || proposal.wish != self.wish(revision, self.operation(why)) || is_over {
             return None;
         }
         let (readiness, expires) = (approval::failed(proposal), proposal.expires);
@@ -71,14 +71,18 @@ impl Reconciliation<'_> {
     }
 
     /// What a run that starts now is wanted for.
-    fn wish(&self, revision: &Revision) -> Wish {
-        let Stack { generation, reconcile_request, spec, deleting, .. } = &self.stack;
+    fn wish(&self, revision: &Revision, operation: Operation) -> Wish {
+        let Stack { generation, reconcile_request, spec, .. } = &self.stack;
         Wish {
-            operation: if *deleting { Operation::Destroy } else { Operation::Up },
-            commit: if *deleting { Revision::default() } else { revision.clone() },
+            operation,
+            commit: if operation == Operation::Destroy { Revision::default() } else { revision.clone() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
-            refresh: !deleting && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
+            refresh: match operation {
+                Operation::Up => spec.refresh || drift::to_remediate(&self.stack).is_some(),
+                Operation::Refresh => true,
+                Operation::Preview | Operation::Destroy => false,
+            },
         }
     }
 
@@ -131,13 +135,13 @@ impl Reconciliation<'_> {
             let RunState::Live(_, _, Some(waiting)) = &self.snapshot.proposal else { return Err(approval::planning()) };
             return Err(waiting.clone());
         }
-        let wish = self.wish(&new.current.commit);
+        let wish = self.wish(&new.current.commit, new.operation);
         let ruling = Ruling::of(self.snapshot, &self.stack);
         self.publish_ruling(&ruling, &wish.commit);
         match approval::gate(&mut self.stack, settings, &wish, &self.snapshot.guard, &ruling, self.now) {
             Gate::Propose => {
                 new.current.name = proposal_name(&self.stack);
-                if new.operation != Operation::Destroy {
+                if new.operation == Operation::Up {
                     new.operation = Operation::Preview;
                 }
                 self.stack.status.plan.current = Some(new.current.name.clone());
