@@ -361,10 +361,9 @@ impl Ledger {
             }
         };
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
-        let stack_uid = update.stack(SYSTEM).map(|stack| Uid::from(stack.uid));
         let request = ours.reconcile_request.clone().unwrap_or_default();
         let secret = approvals::secret_in(spec);
-        let stack_uid = stack_uid?;
+        let stack_uid = Uid::from(update.stack(SYSTEM)?.uid);
         if spec.is_preview() {
             return None;
         }

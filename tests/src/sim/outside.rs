@@ -66,6 +66,9 @@ pub(super) fn project_of(written: &str) -> ProjectInfo {
 /// The forwarder's memory of an object: its relevant fields, and whether it is a Stack's Update.
 type Facet = (String, bool, Option<i64>, bool, String, Value, Value);
 
+/// The annotations of a Stack whose drift is found and fixed.
+const WATCHED: [(&str, Option<&str>); 2] = [(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))];
+
 /// The world outside.
 #[derive(Default)]
 pub(super) struct Outside {
@@ -96,18 +99,8 @@ impl Outside {
             Action::Suspend(stack, suspend) => {
                 annotate(world, &stack_key(stack), &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))]);
             }
-            Action::Watch(stack, true) => {
-                annotate(
-                    world,
-                    &stack_key(stack),
-                    &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))],
-                );
-            }
-            Action::Adopt(stack) => {
-                let drift = get::<Stack>(world, STACKS[stack].0)?.status?.driftless?.drift?;
-                let check = drift.current_check.or(drift.last_check)?;
-                annotate(world, &stack_key(stack), &[(names::ADOPT, Some(&check)), (names::REMEDIATE, None)]);
-            }
+            Action::Watch(stack, true) => annotate(world, &stack_key(stack), &WATCHED),
+            Action::Adopt(stack) => adopt(world, stack)?,
             Action::Watch(stack, false) => annotate(world, &stack_key(stack), &[(names::DRIFT_SCHEDULE, None)]),
             Action::Guard(stack, policy) => guard(world, ledger, stack, policy),
             Action::Policy(intact) => approvals::write_policy(world, intact, ledger),
@@ -374,6 +367,14 @@ pub(super) fn annotate(world: &World, stack: &ObjectKey, annotations: &[(&str, O
         }
     }
     world.insert(object);
+}
+
+/// Asks to adopt the drift of the check that runs, or else of the last one.
+fn adopt(world: &World, stack: usize) -> Option<()> {
+    let drift = get::<Stack>(world, STACKS[stack].0)?.status?.driftless?.drift?;
+    let check = drift.current_check.or(drift.last_check)?;
+    annotate(world, &stack_key(stack), &[(names::ADOPT, Some(&check)), (names::REMEDIATE, None)]);
+    Some(())
 }
 
 fn guard(world: &World, ledger: &mut Ledger, stack: usize, policy: Option<&str>) {

@@ -121,7 +121,24 @@ async fn drift_is_named_on_schedule_and_remediated_on_request() -> Result<()> {
     annotate(&team, ignored).await?;
     team.wait("app", "to be without drift", |stack| says(stack, "False", "NoDrift")).await?;
     ensure!(fs::read_to_string(&edited)? == "ignored", "it was put back");
-    annotate(&team, json!({ names::DRIFT_IGNORE: null })).await?;
+    annotate(&team, json!({ names::DRIFT_IGNORE: null, names::REMEDIATE: null })).await?;
+
+    // The state takes the drift over, and the next update changes it back.
+    let found = team.wait("app", "to be drifted", |stack| says(stack, "True", "DriftDetected")).await?;
+    let check = found.status.and_then(|status| status.driftless?.drift?.last_check).context("lastCheck")?;
+    annotate(&team, json!({ names::DRIFT_SUSPEND: "true", names::ADOPT: check })).await?;
+    let adopted = team.wait("app", "to be adopted", |stack| says(stack, "False", "Adopted") && is_ready(stack)).await?;
+    ensure!(fs::read_to_string(&edited)? == "ignored", "a refresh changed a resource");
+    let last = adopted.status.and_then(|status| status.last_update).context("lastUpdate")?;
+    assert_eq!((last.operation.as_deref(), last.state.as_deref()), (Some("refresh"), Some("succeeded")));
+    annotate(&team, json!({ names::RECONCILIATION_REQUEST: "again" })).await?;
+    ready::until("the file is changed back", RUN, async || {
+        let stack = team.stack("app").await?;
+        let content = fs::read_to_string(&edited)?;
+        ensure!(content == "one" && is_ready(&stack), "{content}, {:#?}", stack.status);
+        Ok(())
+    })
+    .await?;
 
     // From now on, all drift is fixed.
     fs::write(&edited, "changed again")?;
