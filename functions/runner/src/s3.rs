@@ -1,4 +1,5 @@
-//! The task's own folder in the bucket: plain signed GETs and PUTs.
+//! The task's own folder in the bucket: plain signed GETs and PUTs. The shared port of S3 is not used, because the SDK below it
+//! makes the binary of the runner half as large again.
 
 use std::{
     fmt::Write,
