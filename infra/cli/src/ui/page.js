@@ -158,15 +158,23 @@ function showStack(namespace, name, chosen) {
   document.getElementById("place").textContent = `namespace ${namespace}`;
   const parts = {};
   for (const part of ["why", "runs", "run", "diff", "graph"]) parts[part] = el("section", {});
-  main.replaceChildren(el("p", {}, el("a", { href: "#/" }, "All Stacks")), parts.why, parts.runs, parts.run, parts.diff, parts.graph);
+  main.replaceChildren(el("p", {}, el("a", { href: "#/" }, "All Stacks")), parts.why, parts.runs);
   let newest;
+  let isPlaced = false;
   let followed;
   repeat(3000, async (current) => {
     const stack = await read("api/stack", { namespace, name });
     if (!current()) return;
-    renderWhy(parts.why, namespace, name, stack);
     // The Update of an old run is deleted, and its log with it.
-    const run = chosen || stack.runs.find((run) => run.name === stack.current)?.name || stack.runs[0]?.name;
+    const shown = stack.runs.find((run) => run.name === (chosen || stack.current)) || stack.runs[0];
+    if (!isPlaced) {
+      isPlaced = true;
+      // A run that succeeded and its log are long, and say less than what waits for an approval or has drifted.
+      const isFirst = chosen || (shown && (!shown.ended || shown.tone === "bad"));
+      main.append(...(isFirst ? [parts.run, parts.diff, parts.graph] : [parts.diff, parts.graph, parts.run]));
+    }
+    renderWhy(parts.why, namespace, name, stack);
+    const run = chosen || shown?.name;
     renderRuns(parts.runs, namespace, name, stack, run);
     if (run && run !== followed) {
       followed = run;
