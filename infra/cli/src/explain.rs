@@ -180,7 +180,7 @@ fn wanted(snapshot: &Snapshot, effects: &[Effect], now: Timestamp) -> Option<Str
     }
     let Some(SourceState::Artifact { revision, .. }) = &snapshot.source else { return None };
     match is_synced(&snapshot.stack, revision, snapshot.inputs.as_ref(), now) {
-        Sync::Run(why) if !snapshot.stack.suspended => Some(format!("it decides to run: {why}")),
+        Sync::Run(why) if !snapshot.stack.suspended => Some(format!("a run is wanted and does not start yet: {why}")),
         Sync::Run(_) | Sync::Synced => None,
     }
 }
