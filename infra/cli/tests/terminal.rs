@@ -96,6 +96,12 @@ fn commands() -> Vec<String> {
         "remediate shop",
         "wait shop --applied",
         "logs gone",
+        "logs web",
+        "logs --last 2 web",
+        "run preview shop --dry-run",
+        "reconcile shop --with-source --dry-run",
+        "cancel web --dry-run",
+        "suspend shop --dry-run",
     ];
     commands.map(ToOwned::to_owned).into_iter().chain(helps.map(|command| format!("{command} --help"))).collect()
 }
