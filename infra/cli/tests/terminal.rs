@@ -97,7 +97,6 @@ fn commands() -> Vec<String> {
         "wait shop --applied",
         "logs gone",
         "logs web",
-        "logs --last 2 web",
         "run preview shop --dry-run",
         "reconcile shop --with-source --dry-run",
         "cancel web --dry-run",
