@@ -98,7 +98,6 @@ fn commands() -> Vec<String> {
         "logs gone",
         "logs web",
         "run preview shop --dry-run",
-        "reconcile shop --with-source --dry-run",
         "cancel web --dry-run",
         "suspend shop --dry-run",
     ];
