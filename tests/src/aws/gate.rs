@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
 
 use super::{
-    fargate::{Fargate, Tls},
+    fargate::{Fargate, Tls, send_at_once},
     identity::Caller,
     now,
     outages::Outage,
@@ -51,12 +51,7 @@ pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener, s3:
     if let Some(s3) = s3 {
         site.tasks.spawn(serve_on(s3, router.clone()));
     }
-    // The head and the body of an answer are two writes. Without this, the second waits for the caller's acknowledgement of the
-    // first, which takes 40 ms.
-    let listener = listener.tap_io(|stream| {
-        stream.set_nodelay(true).unwrap_or_else(|error| tracing::warn!(%error, "a connection stays slow"));
-    });
-    site.tasks.spawn(serve_on(listener, router));
+    site.tasks.spawn(serve_on(listener.tap_io(|stream| send_at_once(stream)), router));
     Ok(())
 }
 

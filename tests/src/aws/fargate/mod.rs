@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-pub use address::{Own, Tls};
+pub use address::{Own, Tls, send_at_once};
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
