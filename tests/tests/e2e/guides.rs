@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use driftless_tests::{guide::Guide, world::cluster};
-use kube::config::Kubeconfig;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, config::Kubeconfig};
 
 use crate::world::{alone, shared};
 
@@ -35,7 +36,11 @@ async fn getting_started_leads_to_a_stack_that_follows_git() -> Result<()> {
         guide.run("Change the Program", block).await?;
     }
     guide.run("Follow git", 0).await?;
-    guide.run("Delete the Stacks", 0).await?;
+    if let Err(error) = guide.run("Delete the Stacks", 0).await {
+        // Its conditions name what it waits for.
+        let left = Api::<Namespace>::all(world.client.clone()).get_opt(name).await?;
+        bail!("{error:#}\n{:#?}", left.map(|namespace| namespace.status));
+    }
     guide.all_were_run()
 }
 
