@@ -83,6 +83,8 @@ pub struct UpdateSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessUpdate {
+    /// Take drift over into the state. Only for a refresh.
+    pub adopt: Option<bool>,
     /// Revision of the source, as in the status of the Stack.
     pub commit: Option<String>,
     /// Refresh before the operation, and fail if that finds changes.

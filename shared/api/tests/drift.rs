@@ -229,6 +229,17 @@ fn adoption_is_a_refresh_whatever_the_update_template_says() {
     assert_eq!((&update.spec.target, ours.preview_only, update.spec.changes_nothing()), (&new.targets, None, false));
     let proposal = Update::of_proposal(&stack, &new);
     assert_eq!((proposal.spec.operation.as_deref(), proposal.spec.is_proposal()), (Some("refresh"), true));
+
+    // A refresh of the template applies what it reads, whatever else it has.
+    let adopts = |update: &Update| update.run_of(&"u".into(), "driftless").unwrap().adopts;
+    assert!(adopts(&update) && adopts(&proposal));
+    let mut templated = self::stack(&json!({}));
+    for refreshes in [json!(true), json!(false), json!(null)] {
+        templated.spec.update_template = Some(json!({ "spec": { "type": "refresh", "refresh": refreshes } }));
+        let new = NewUpdate { operation: Operation::Up, refresh: true, ..new.clone() };
+        let update = Update::of_stack(&templated, &Workspace::new("app", WorkspaceSpec::default()), &new);
+        assert_eq!((update.spec.operation.as_deref(), adopts(&update)), (Some("refresh"), false), "{refreshes}");
+    }
 }
 
 #[test]
@@ -246,5 +257,5 @@ fn drift_check_ignores_the_spec_of_the_update_template() {
     let labels = check.metadata.labels.clone().unwrap();
     assert_eq!((&*labels["cost"], &*labels[names::DRIFT_CHECK], &*labels[names::STACK_NAME]), ("42", "true", "app"));
     let run = check.run_of(&"u".into(), "driftless").unwrap();
-    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, true, "app-1"));
+    assert_eq!((run.operation, run.refresh, run.adopts, &*run.name), (Operation::Refresh, false, false, "app-1"));
 }

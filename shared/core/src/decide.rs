@@ -332,9 +332,10 @@ impl<'a> Reconciliation<'a> {
     }
 
     /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
-    /// just read them.
+    /// just read them. A preview of a guarded Stack that is no update of it has applied none.
     fn wants(&self, revision: &Revision) -> Sync {
-        let ended = [&self.snapshot.run, &self.snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));
+        let is_recorded = self.stack.status.last_update != self.snapshot.stack.status.last_update;
+        let ended = is_recorded || matches!(self.snapshot.run, RunState::Ended(..));
         is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
     }
 
@@ -460,12 +461,11 @@ impl<'a> Reconciliation<'a> {
 
     /// The operation of the run that is wanted. A failed adoption is retried as one while it is wanted.
     fn operation(&self, why: &Why) -> Operation {
-        let last = || self.stack.status.last_update.as_ref().and_then(|last| last.operation);
         match why {
             _ if self.stack.deleting => Operation::Destroy,
             _ if self.snapshot.stack.spec.preview => Operation::Preview,
             Why::Adoption(_) => Operation::Refresh,
-            Why::Backoff(_) if last() == Some(Operation::Refresh) && drift::to_adopt(&self.stack).is_some() => Operation::Refresh,
+            Why::Backoff(_) if drift::failed_adoption(&self.stack) => Operation::Refresh,
             _ => Operation::Up,
         }
     }

@@ -5,9 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack,
+    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, Run, RunOutcome, Schedule,
+    Stack,
     bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
     due::spread,
+    retry::{Retry, retry},
 };
 
 /// The shortest period between checks of a Stack that failed, or whose check did.
@@ -158,6 +160,10 @@ impl std::fmt::Display for DriftedResource {
 pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
     let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
+    // A new check would end the request, and the retry would change back what the refresh took over before it failed.
+    if failed_adoption(stack) && matches!(retry(stack, last.failures), Retry::After(_)) {
+        return None;
+    }
     let status = &stack.status.drift;
     let since = status.checked.or(last.last_resync_time)?;
     let next = schedule.next(since, spread(stack.uid.as_str()))?;
@@ -186,6 +192,12 @@ pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
 pub(crate) fn to_adopt(stack: &Stack) -> Option<&Drift> {
     let check = stack.drift.as_ref()?.adopt.as_ref()?;
     found(stack).filter(|_| stack.status.drift.last.as_ref() == Some(check))
+}
+
+/// Returns whether the last update was a refresh that failed to adopt the drift that is still to be adopted.
+pub(crate) fn failed_adoption(stack: &Stack) -> bool {
+    let is_failed = |last: &LastUpdate| last.state == LastUpdateState::Failed && last.operation == Some(Operation::Refresh);
+    stack.status.last_update.as_ref().is_some_and(is_failed) && to_adopt(stack).is_some()
 }
 
 /// Returns the new drift status after a check, and the Event about it, if it is news.

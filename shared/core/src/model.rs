@@ -399,17 +399,12 @@ pub struct Run {
     pub operation: Operation,
     /// The digest of the paths in its tree that the Stack uses, if the Stack names them.
     pub scope: Option<String>,
-    /// It refreshes first, so that it corrects drift; or it is a refresh that Driftless wants, and not the template of the Stack.
+    /// It refreshes first, so that it corrects drift.
     pub refresh: bool,
+    /// It is a refresh by which the state takes drift over. It applies neither the source nor inputs.
+    pub adopts: bool,
     /// The approved plan that it applies.
     pub plan: Option<PlanHash>,
-}
-
-impl Run {
-    /// Returns whether the state takes drift over. Such a run applies neither the source nor inputs.
-    pub(crate) fn adopts(&self) -> bool {
-        self.operation == Operation::Refresh && self.refresh
-    }
 }
 
 /// Pulumi's operation.

@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, Stack,
-    StackStatus, approval::observe_applied,
+    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run, RunOutcome,
+    Stack, StackStatus, approval::observe_applied,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
@@ -62,24 +62,30 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);
     }
+    // Nothing was left to adopt.
+    let is_empty = outcome.plan.as_ref().is_some_and(|plan| plan.is_empty());
+    let adopted = if is_empty { DriftVerdict::None } else { DriftVerdict::Adopted };
     // An adoption applies neither inputs nor the source. A failed run without a report keeps the old digest; its next try reports a
     // new one.
-    let adopts = run.adopts();
-    if !adopts && (outcome.inputs.is_some() || outcome.succeeded) {
+    if !run.adopts && (outcome.inputs.is_some() || outcome.succeeded) {
         status.inputs.clone_from(&outcome.inputs);
     }
     if outcome.succeeded {
-        if !adopts {
+        if !run.adopts {
             status.scope.clone_from(&run.scope);
         }
-        if run.refresh && matches!(status.drift.verdict, Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_))) {
-            status.drift.verdict = Some(if adopts { DriftVerdict::Adopted } else { DriftVerdict::Remediated });
-        }
+        status.drift.verdict = match (status.drift.verdict.take(), run.operation) {
+            (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), _) if run.adopts => Some(adopted),
+            (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), _) if run.refresh => Some(DriftVerdict::Remediated),
+            // The program was applied on the live values.
+            (Some(DriftVerdict::Adopted), Operation::Up) => Some(DriftVerdict::Remediated),
+            (verdict, _) => verdict,
+        };
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());
         }
     }
-    let (event_type, reason, note) = if outcome.succeeded && adopts {
+    let (event_type, reason, note) = if outcome.succeeded && run.adopts && !is_empty {
         let note = "Adopted drift: the state is as the live resources; the next update changes them to what the program says";
         (EventType::Normal, EventReason::DriftAdopted, note.into())
     } else if outcome.succeeded {

@@ -70,15 +70,17 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 /// Returns whether the Stack wants a run at `commit`, given what is known of its inputs.
 #[must_use]
 pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
+    let has_run = stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded);
+    let adopted = drift::to_adopt(stack).filter(|_| has_run).map(|drift| Why::Adoption(drift.count));
     match by_source_and_time(stack, commit, now) {
         Sync::Synced if stack.deleting => Sync::Synced,
         Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
         Sync::Synced => {
-            let has_run = stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded);
-            let adopted = drift::to_adopt(stack).map(|drift| Why::Adoption(drift.count));
-            let why = adopted.or_else(|| drift::to_remediate(stack).map(|drift| Why::Drift(drift.count)));
-            why.filter(|_| has_run).map_or(Sync::Synced, Sync::Run)
+            let why = adopted.or_else(|| drift::to_remediate(stack).filter(|_| has_run).map(|drift| Why::Drift(drift.count)));
+            why.map_or(Sync::Synced, Sync::Run)
         }
+        // A resync would replace the plan of an adoption that waits for its approval, each time that it is due.
+        Sync::Run(resync @ Why::Resync(_)) => Sync::Run(adopted.unwrap_or(resync)),
         sync @ Sync::Run(_) => sync,
     }
 }

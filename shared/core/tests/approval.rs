@@ -250,6 +250,26 @@ fn plan_without_changes_makes_the_stack_ready() {
 }
 
 #[test]
+fn plan_for_a_changed_secret_waits_for_its_approval() {
+    let mut stack = Stack { status: stack_after(last_update(LastUpdateState::Succeeded, 0, 3600)).status, ..guarded() };
+    (stack.status.plan.guarded, stack.status.inputs) = (true, Some("old".into()));
+    let changed = Some(Inputs { changed: true, read: now(), waits_for: None });
+    let mut wanted = snapshot(stack);
+    wanted.inputs.clone_from(&changed);
+    let planning = plan_of(&wanted);
+    let name = proposed(&planning).unwrap().current.name.clone();
+    wanted.stack.status = planning.status;
+    let outcome = RunOutcome { plan: Some(Box::new(three_created())), inputs: Some("new".into()), ..outcome(true) };
+    wanted.proposal = RunState::Ended(Run { name, ..run(Operation::Preview) }, outcome);
+    let shown = plan_of(&wanted);
+    assert!(condition(&shown).starts_with("Reconciling/ApprovalRequired: "), "{}", condition(&shown));
+    (wanted.stack.status, wanted.proposal) = (shown.status, RunState::None);
+    assert_eq!(proposed(&plan_of(&wanted)), None);
+    wanted.stack.approval.as_mut().unwrap().approved = Some(hash_of('a'));
+    assert_eq!(created(&plan_of(&wanted)).unwrap().plan, Some(hash_of('a')));
+}
+
+#[test]
 fn rejected_plan_stalls_until_another_change_is_wanted() {
     let mut stack = waiting(three_created());
     settings(&mut stack).approved = Some(hash_of('a'));

@@ -240,8 +240,7 @@ fn requested_adoption_runs_a_refresh() {
         let mut asked = asked.clone();
         asked.stack.status.current_update = Some(new.current.clone());
         let inputs = Some("new".to_owned());
-        asked.run =
-            RunState::Ended(Run { refresh: true, ..run(Operation::Refresh) }, RunOutcome { inputs, ..outcome(succeeded) });
+        asked.run = RunState::Ended(Run { adopts: true, ..run(Operation::Refresh) }, RunOutcome { inputs, ..outcome(succeeded) });
         plan(&asked)
     };
     let after = ended(&asked, true);
@@ -284,7 +283,7 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
         let mut snapshot = snapshot.clone();
         snapshot.stack.status.plan.current = Some("plan-1".into());
         let outcome = RunOutcome { plan: Some(Box::new(plan)), ..outcome(true) };
-        snapshot.proposal = RunState::Ended(Run { name: "plan-1".into(), refresh: true, ..run(Operation::Refresh) }, outcome);
+        snapshot.proposal = RunState::Ended(Run { name: "plan-1".into(), adopts: true, ..run(Operation::Refresh) }, outcome);
         snapshot
     };
     let shown = plan(&ended(changes.clone()));
@@ -298,9 +297,45 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
     let new = created(&applying).unwrap();
     assert_eq!((new.operation, new.plan.as_ref()), (Operation::Refresh, Some(&hash)));
 
-    // Nothing is left to adopt.
+    // A resync that is due replaces no plan of an adoption.
+    let mut due = approved.clone();
+    let spec = &mut due.stack.spec;
+    (spec.continue_resync_on_commit_match, spec.resync_frequency_seconds) = (true, Some(60));
+    assert_eq!(created(&plan(&due)).unwrap().operation, Operation::Refresh);
+    due.stack.drift.as_mut().unwrap().adopt = None;
+    let resync = plan(&due);
+    assert!(resync.effects.iter().any(|effect| matches!(effect, Effect::Propose(new) if new.operation == Operation::Preview)));
+
+    // Nothing is left to adopt, so nothing was.
     let same = plan(&ended(PlannedChanges { counts: [].into(), ..changes }));
-    assert_eq!((condition(&same).as_str(), same.status.drift.verdict), ("Ready", Some(DriftVerdict::Adopted)));
+    assert!(events(&same).iter().all(|(reason, _)| *reason != "DriftAdopted"));
+    assert_eq!((condition(&same).as_str(), same.status.drift.verdict), ("Ready", Some(DriftVerdict::None)));
+}
+
+#[test]
+fn adopted_drift_is_told_until_an_update_or_a_check() {
+    let mut snapshot = watched();
+    snapshot.stack.status.drift.verdict = Some(DriftVerdict::Adopted);
+    for (count, verdict) in [(0, DriftVerdict::None), (1, DriftVerdict::Found(drift(1)))] {
+        assert_eq!(plan(&checked(snapshot.clone(), found(count))).status.drift.verdict, Some(verdict));
+    }
+    for (succeeded, verdict) in [(true, DriftVerdict::Remediated), (false, DriftVerdict::Adopted)] {
+        snapshot.run = RunState::Ended(run(Operation::Up), outcome(succeeded));
+        assert_eq!(plan(&snapshot).status.drift.verdict, Some(verdict));
+    }
+}
+
+#[test]
+fn adoption_that_is_retried_delays_drift_checks() {
+    let mut snapshot = drifted();
+    snapshot.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
+    snapshot.stack.status.drift.checked = Some(ago(7200));
+    let after = |failures| LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, failures, 5) };
+    snapshot.stack.status.last_update = Some(after(0));
+    let retried = plan(&snapshot);
+    assert_eq!((check(&retried), created(&retried)), (None, None));
+    snapshot.stack.status.last_update = Some(after(3));
+    assert!(check(&plan(&snapshot)).is_some(), "it is not retried");
 }
 
 /// The verdict of a check that found this drift, where these properties are ignored.

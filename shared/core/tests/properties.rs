@@ -64,7 +64,7 @@ prop_compose! {
     ) -> Run {
         Run {
             namespace: "team".into(), name: "shop-111".into(), generation, reconcile_request, commit, operation,
-            scope: Some("scope".into()), refresh, plan: None,
+            scope: Some("scope".into()), refresh, adopts: operation == Operation::Refresh, plan: None,
         }
     }
 }
@@ -322,8 +322,8 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_reconciliation =
         plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
-    // The inputs of a run that ended are what the next comparison uses.
-    let ended = [&snapshot.run, &snapshot.proposal].into_iter().any(|run| matches!(run, RunState::Ended(..)));
+    // The inputs of a run that ended are what the next comparison uses; those of a plan are applied with it.
+    let ended = matches!(snapshot.run, RunState::Ended(..)) || plan.status.last_update != snapshot.stack.status.last_update;
     if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
         inputs.changed = false;
     }
@@ -344,6 +344,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
                 operation: new.operation,
                 scope: new.tree.as_ref().and_then(|tree| tree.scope.clone()),
                 refresh: new.refresh,
+                adopts: new.operation == Operation::Refresh,
                 plan: new.plan.clone(),
             },
             UpdateFacts::default(),

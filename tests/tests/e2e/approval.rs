@@ -247,6 +247,30 @@ async fn plan_without_the_named_changes_needs_no_approval() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn changed_secret_is_a_plan() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("approval-secret").await?;
+    let file = team.file("app.txt")?;
+    team.apply_secret("words", &[("word", "canary-approval-one")]).await?;
+    let program = team.program("app.txt", "${word}", "")?;
+    team.apply_program("app", &format!("configuration: {{ word: {{ type: String }} }}\n{program}")).await?;
+    let more = "  resyncFrequencySeconds: 60\n  secretsRef:\n    word: { type: Secret, secret: { name: words, key: word } }\n";
+    team.apply_stack_as("app", "dev", &guarded("unless update"), Source::Program("app"), more).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(&file).as_deref() == Some("canary-approval-one"), "{:?}", content(&file));
+    team.apply_secret("words", &[("word", "canary-approval-two")]).await?;
+    let change = proposed(&team, "").await?;
+    ensure!(change.counts.get("update") == Some(&1), "{change:?}");
+    ensure!(content(&file).as_deref() == Some("canary-approval-one"), "{:?}", content(&file));
+    approve(&team, &change.hash.context("a hash")?).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    ensure!(content(&file).as_deref() == Some("canary-approval-two"), "{:?}", content(&file));
+    let told = serde_json::to_string(&(team.updates("app").await?, team.stack("app").await?))?;
+    ensure!(!told.contains("canary-approval"), "an Update or the Stack tells the Secret");
+    Ok(())
+}
+
 /// It changes the policy of the cluster, so it needs a world of its own.
 #[tokio::test]
 async fn unguarded_cluster_counts_no_approval() -> Result<()> {

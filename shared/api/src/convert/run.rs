@@ -119,6 +119,7 @@ impl Update {
             && !stack.annotations().contains_key(names::SEAL);
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
+                adopt: (new.operation == Operation::Refresh).then_some(true),
                 expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
                 outputs: if new.operation == Operation::Up { stack.outputs().to_vec() } else { Vec::new() },
                 seal: seal.then_some(true),
@@ -207,17 +208,16 @@ impl Update {
     pub fn run_of(&self, stack_uid: &Uid, system_namespace: &str) -> Option<Run> {
         let owned = self.stack(system_namespace).is_some_and(|stack| *stack_uid == *stack.uid);
         let ours = self.spec.driftless.as_ref().filter(|_| owned)?;
-        let operation = Operation::parse(self.spec.operation.as_deref()?)?;
         Some(Run {
             namespace: self.namespace().unwrap_or_default(),
             name: self.name_any(),
             generation: ours.stack_generation?,
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
             commit: ours.commit.as_ref()?.into(),
-            operation,
+            operation: Operation::parse(self.spec.operation.as_deref()?)?,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
-            // Every Update that takes its type from the template has the field.
-            refresh: self.spec.refresh.unwrap_or(operation == Operation::Refresh),
+            refresh: self.spec.refresh == Some(true),
+            adopts: ours.adopt == Some(true),
             plan: match &ours.plan {
                 Some(text) => Some(PlanHash::parse(text)?),
                 None => None,

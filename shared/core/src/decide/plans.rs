@@ -78,11 +78,7 @@ impl Reconciliation<'_> {
             commit: if operation == Operation::Destroy { Revision::default() } else { revision.clone() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
-            refresh: match operation {
-                Operation::Up => spec.refresh || drift::to_remediate(&self.stack).is_some(),
-                Operation::Refresh => true,
-                Operation::Preview | Operation::Destroy => false,
-            },
+            refresh: operation == Operation::Up && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
         }
     }
 

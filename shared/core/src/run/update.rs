@@ -111,6 +111,7 @@ mod tests {
             operation: Operation::Up,
             scope: None,
             refresh: false,
+            adopts: false,
             plan: None,
         };
         let [goes_on, waits] = [UpdateFacts { task: true, ..UpdateFacts::default() }, UpdateFacts::default()];

@@ -114,6 +114,7 @@ pub fn run(operation: Operation) -> Run {
         operation,
         scope: None,
         refresh: false,
+        adopts: false,
         plan: None,
     }
 }
