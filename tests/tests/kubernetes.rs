@@ -48,7 +48,7 @@ fn an_overlay_s_values_are_filled_in_everywhere() -> Result<()> {
 #[test]
 fn the_chart_has_what_the_kustomization_has() -> Result<()> {
     let mut kustomized = objects(&kustomized(true)?)?;
-    let mut charted = objects(&charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)?;
+    let mut charted = objects(&charted(&["--set", "runNamespaces={team-a},serviceAccount=true,approverName=true"])?)?;
     assert!(kustomized.len() > 40, "{:?}", kustomized.keys());
 
     // Helm itself creates the namespace of a release.

@@ -57,7 +57,11 @@ async fn kubectl_and_helm_apply_it_and_the_forwarder_sees_its_kinds() -> Result<
         let key = dirs.tmp().join("webhook-key");
         fs::write(&key, "the key")?;
         let charted_values = VALUES.map(|(_, name, value)| (name, json!(value))).into_iter();
-        let charted_values = charted_values.chain([("runNamespaces", json!(["team-a"])), ("serviceAccount", json!(true))]);
+        let charted_values = charted_values.chain([
+            ("runNamespaces", json!(["team-a"])),
+            ("serviceAccount", json!(true)),
+            ("approverName", json!(true)),
+        ]);
         fs::write(&values, charted_values.collect::<Value>().to_string())?;
         let [key, overlay_path, values] = [&key, overlay.path(), &values].map(|path| path.display().to_string());
         let guide = guide(&cluster, INSTALLATION, &[("KEY", &key), ("OVERLAY", &overlay_path), ("VALUES", &values)])?;
@@ -79,7 +83,8 @@ async fn kubectl_and_helm_apply_it_and_the_forwarder_sees_its_kinds() -> Result<
         run_in(&cluster, &["delete", "--ignore-not-found", "--filename", &written(&cluster, "kustomized", &kustomized)?])?;
         guide.run(APPLIED, 2).await?;
         guide.all_were_run()?;
-        is_there(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?).map(drop)
+        is_there(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true,approverName=true"])?)
+            .map(drop)
     };
     supervisor.guard(Box::pin(applied)).await?;
     supervisor.stop().await;
@@ -209,10 +214,41 @@ async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
         let refused = patches("eve", plan).err().context("eve wrote a plan")?;
         ensure!(refused.to_string().contains("only Driftless writes status.driftless.plan"), "{refused}");
         patches("admin", plan)?;
+        name_is_written(&cluster).await?;
         annotates(&cluster, "ann", &["driftless.dev/approval-"])
     };
     supervisor.guard(Box::pin(applied)).await?;
     supervisor.stop().await;
+    Ok(())
+}
+
+/// The optional policy that writes the approver's name, with which the other one still refuses what it refused.
+async fn name_is_written(cluster: &Cluster) -> Result<()> {
+    let policy = project().join("infra/kubernetes/approver-name/approver-name.yaml").display().to_string();
+    run_in(cluster, &["apply", "--server-side", "-f", &policy])?;
+    let by = || {
+        run_in(
+            cluster,
+            &["get", "stack", "shop", "-n", "team-a", "-o", r"jsonpath={.metadata.annotations.driftless\.dev/approved-by}"],
+        )
+    };
+    ready::until("the name is written", LIMIT, async || annotates(cluster, "ann", &["driftless.dev/approve=ccc"])).await?;
+    ensure!(by()? == "ann", "{}", by()?);
+    let refused = annotates(cluster, "bob", &["driftless.dev/approve=ddd"]).err().context("bob approved")?;
+    ensure!(refused.to_string().contains("the verb approve"), "{refused}");
+    annotates(cluster, "ann", &["driftless.dev/approve=ddd", "driftless.dev/approved-by=bob"])?;
+    ensure!(by()? == "ann", "{}", by()?);
+    annotates(cluster, "driftless:reconciler", &["driftless.dev/approve=", "driftless.dev/approved-by="])?;
+    ensure!(by()?.is_empty(), "{}", by()?);
+    // As Flux applies a manifest from git, again and again.
+    let manifest = "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: { name: shop, namespace: team-a, annotations: \
+        { driftless.dev/approval: required, driftless.dev/approve: eee } }\nspec: { stack: dev }\n";
+    let path = written(cluster, "approved", manifest)?;
+    for _ in 0..2 {
+        let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=flux", "-f", &path, "--as", "ann"];
+        run_in(cluster, &apply)?;
+        ensure!(by()? == "ann", "{}", by()?);
+    }
     Ok(())
 }
 
