@@ -137,9 +137,17 @@ pub fn resume(stack: &Stack) -> Result<Request> {
 /// The drift of a Stack that the last check found, and that check. `verb` is what is to be done with the drift.
 fn found(core: &CoreStack, place: &str, verb: &str) -> Result<(Drift, String)> {
     match (&core.status.drift.verdict, &core.status.drift.last) {
+        (Some(DriftVerdict::Found(_)), _) if core.spec.preview => {
+            Err(Error::failed(format!("{place} only previews, so no run can {verb} its drift; set spec.preview to false")))
+        }
         (Some(DriftVerdict::Found(drift)), Some(check)) => Ok((drift.clone(), check.clone())),
         _ => Err(Error::failed(format!("{place} has no drift to {verb}; its condition Drifted is not True"))),
     }
+}
+
+/// When a request that was just made is carried out, if that is not soon.
+fn delay(stack: &Stack) -> &'static str {
+    if stack.is_suspended() { "; it is suspended, so this waits until it is resumed" } else { "" }
 }
 
 /// A Stack without drift checks. `done` is what is not done with its drift.
@@ -156,7 +164,8 @@ pub fn adopt(stack: &Stack) -> Result<Request> {
     let (drift, check) = found(&core, &place, "adopt")?;
     let done = format!(
         "{place} adopts the drift that check {check} found: {drift}; no resource is changed; the next update changes them back, unless \
-         the program has the same values"
+         the program has the same values{}",
+        delay(stack)
     );
     Ok(Request::of(annotate(stack, names::ADOPT, Some(&check)), done))
 }
@@ -168,11 +177,11 @@ pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
         return Err(unchecked(&place, "remediated"));
     }
     if always {
-        let done = format!("{place} remediates all drift that a check finds");
+        let done = format!("{place} remediates all drift that a check finds{}", delay(stack));
         return Ok(Request::of(annotate(stack, names::REMEDIATE, Some(names::ALWAYS)), done));
     }
     let (drift, check) = found(&core, &place, "remediate")?;
-    let done = format!("{place} remediates the drift that check {check} found: {drift}");
+    let done = format!("{place} remediates the drift that check {check} found: {drift}{}", delay(stack));
     Ok(Request::of(annotate(stack, names::REMEDIATE, Some(&check)), done))
 }
 

@@ -302,8 +302,10 @@ async fn wait_prints_what_is_applied() {
 fn impossible_request_names_its_remedy() {
     let words = |request: driftless_cli::Result<request::Request>| request.unwrap_err().to_string();
     let by_spec = serde_json::from_value(serde_json::json!({ "suspend": true })).unwrap();
-    let mut suspended = stack("old");
+    let (mut suspended, mut previewed) = (stack("old"), stack("old"));
     suspended.spec.driftless = Some(by_spec);
+    previewed.spec.preview = Some(true);
+    assert!(request::adopt(&suspended).unwrap().done.ends_with("; it is suspended, so this waits until it is resumed"));
     let messages = [
         words(request::reconcile(&stack("network"), true, now())),
         words(request::resume(&suspended)),
@@ -313,6 +315,7 @@ fn impossible_request_names_its_remedy() {
         words(request::remediate(&stack("shop"), false)),
         words(request::adopt(&stack("network"))),
         words(request::adopt(&stack("shop"))),
+        words(request::adopt(&previewed)),
         words(request::run(&stack("old"), Operation::Up, &RunSettings::default())),
     ];
     golden("refused", &(messages.join("\n") + "\n"));
