@@ -120,7 +120,8 @@ const FOLDERS: [&str; 6] = ["docs/", "events/", "functions/", "infra/", "shared/
 #[test]
 fn every_file_that_a_page_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let pages = ["", "docs", "docs/tasks"].map(|folder| fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
+    let pages =
+        ["", "docs", "docs/tasks"].map(|folder| fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
     for page in pages.into_iter().flatten().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         let text = fs::read_to_string(&page).unwrap();
         // Blocks of code are commands, and may create what they name.
