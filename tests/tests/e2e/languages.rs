@@ -14,6 +14,7 @@ use driftless_tests::{
     scenario::{FLUX, Handle, Namespace, Source, commit, is_ready, output},
     world::{git::Repository, ready},
 };
+use futures::future::try_join_all;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
@@ -41,8 +42,12 @@ struct Program {
     programs: &'static [&'static str],
     /// The source of the dependencies.
     registry: &'static str,
+    /// A package manager that no Pulumi installation has.
+    manager: Option<&'static str>,
     /// Path and content.
     files: &'static [(&'static str, &'static str)],
+    /// The lock file, and the command that writes it. Empty if there is none.
+    lock: (&'static str, &'static [&'static str]),
 }
 
 const RANDOM: &str = "pulumi-resource-random";
@@ -51,33 +56,83 @@ const TYPESCRIPT: Program = Program {
     language: "typescript",
     programs: &["pulumi-language-nodejs", RANDOM],
     registry: "registry.npmjs.org",
+    manager: None,
+    files: &[INDEX, PACKAGES, ("Pulumi.yaml", include_str!("languages/typescript/Pulumi.yaml"))],
+    lock: ("package-lock.json", &["npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit"]),
+};
+const INDEX: (&str, &str) = ("index.ts", include_str!("languages/typescript/index.ts"));
+const PACKAGES: (&str, &str) = ("package.json", include_str!("languages/typescript/package.json"));
+
+const YARN: Program = Program {
+    language: "yarn",
+    manager: Some("yarn"),
     files: &[
-        ("index.ts", include_str!("languages/typescript/index.ts")),
-        ("package.json", include_str!("languages/typescript/package.json")),
-        ("Pulumi.yaml", include_str!("languages/typescript/Pulumi.yaml")),
+        INDEX,
+        PACKAGES,
+        ("Pulumi.yaml", "name: app\nruntime: { name: nodejs, options: { packagemanager: yarn } }\n"),
+        (".yarnrc.yml", "nodeLinker: node-modules\n"),
     ],
+    lock: ("yarn.lock", &["yarn", "install", "--mode=update-lockfile"]),
+    ..TYPESCRIPT
+};
+
+const PNPM: Program = Program {
+    language: "pnpm",
+    manager: Some("pnpm"),
+    files: &[INDEX, PACKAGES, ("Pulumi.yaml", "name: app\nruntime: { name: nodejs, options: { packagemanager: pnpm } }\n")],
+    lock: ("pnpm-lock.yaml", &["pnpm", "install", "--lockfile-only"]),
+    ..TYPESCRIPT
 };
 
 const PYTHON: Program = Program {
     language: "python",
     programs: &["pulumi-language-python", "pulumi-language-python-exec", RANDOM],
     registry: "pypi.org",
+    manager: None,
     files: &[
-        ("__main__.py", include_str!("languages/python/__main__.py")),
+        MAIN,
         ("requirements.txt", include_str!("languages/python/requirements.txt")),
         ("Pulumi.yaml", include_str!("languages/python/Pulumi.yaml")),
     ],
+    lock: ("", &[]),
+};
+const MAIN: (&str, &str) = ("__main__.py", include_str!("languages/python/__main__.py"));
+
+const UV: Program = Program {
+    language: "uv",
+    manager: Some("uv"),
+    files: &[
+        MAIN,
+        ("pyproject.toml", include_str!("languages/uv/pyproject.toml")),
+        ("Pulumi.yaml", "name: app\nruntime: { name: python, options: { toolchain: uv } }\n"),
+    ],
+    lock: ("uv.lock", &["uv", "lock"]),
+    ..PYTHON
+};
+
+const POETRY: Program = Program {
+    language: "poetry",
+    manager: Some("poetry"),
+    files: &[
+        MAIN,
+        ("pyproject.toml", include_str!("languages/poetry/pyproject.toml")),
+        ("Pulumi.yaml", "name: app\nruntime: { name: python, options: { toolchain: poetry } }\n"),
+    ],
+    lock: ("poetry.lock", &["poetry", "lock"]),
+    ..PYTHON
 };
 
 const GO: Program = Program {
     language: "go",
     programs: &["pulumi-language-go", "go", RANDOM],
     registry: "proxy.golang.org",
+    manager: None,
     files: &[
         ("main.go", include_str!("languages/go/main.go")),
         ("go.mod", include_str!("languages/go/go.mod")),
         ("Pulumi.yaml", include_str!("languages/go/Pulumi.yaml")),
     ],
+    lock: ("", &[]),
 };
 
 /// A Python program whose resource runs commands.
@@ -85,11 +140,13 @@ const COMMAND: Program = Program {
     language: "command",
     programs: &["pulumi-language-python", "pulumi-language-python-exec", "pulumi-resource-command"],
     registry: "pypi.org",
+    manager: None,
     files: &[
         ("__main__.py", include_str!("languages/command/__main__.py")),
         ("requirements.txt", include_str!("languages/command/requirements.txt")),
         ("Pulumi.yaml", include_str!("languages/command/Pulumi.yaml")),
     ],
+    lock: ("", &[]),
 };
 
 #[tokio::test]
@@ -131,7 +188,7 @@ async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator
     let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
     let spec = format!("{environment}  secretsProvider: '{provider}'\n{secret}  destroyOnFinalize: true\n");
     team.apply_stack("app", source(), &spec).await?;
-    until_ready(&team).await?;
+    until_ready(&team, "app").await?;
     let first = team.ready_after("app", 1).await?;
     let pet = |stack: &Stack| output(stack, "pet").and_then(Value::as_str).unwrap_or_default().to_owned();
     assert_eq!(pet(&first).split('-').count(), 2, "{}", pet(&first));
@@ -182,18 +239,9 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         let own = ["GOCACHE", "GOMODCACHE"].map(|name| programs::literal(name, &format!("/share/go/{name}")));
         let shared = [programs::literal("CGO_ENABLED", "0"), programs::literal("GONOSUMDB", "*")];
         let environment = if is_go { [own, shared].concat().concat() } else { String::new() };
-        // How a run got its packages, and what it changed.
-        let run = async |number: usize, annotations: &str| {
-            let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
-            let message = format!("{environment}{secret}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
-            team.apply_stack_as("app", "dev", annotations, source, &message).await?;
-            until_ready(&team).await?;
-            let stack = team.ready_after("app", number).await?;
-            let update = team.updates("app").await?.pop().context("an Update")?;
-            let update = ours(&wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?);
-            let dependencies = update.dependencies.context("no word of dependencies")?;
-            anyhow::Ok((dependencies, update.changes, stack))
-        };
+        let spec = format!("{environment}{secret}");
+        let source = || Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
+        let run = async |number, annotations: &str| run(&team, "app", annotations, source(), &spec, number).await;
         let (installed, ..) = run(1, "{}").await?;
         ensure!(installed.starts_with("installed in ") && installed.ends_with(": no cache entry"), "{installed}");
         let (restored, plan, stack) = run(2, "{}").await?;
@@ -216,6 +264,56 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         team.clear().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn packages_of_every_manager_are_restored() -> Result<()> {
+    let mut programs = Vec::new();
+    for program in [&YARN, &PNPM, &UV, &POETRY] {
+        if !program.is_skipped().await? {
+            programs.push(program);
+        }
+    }
+    if programs.is_empty() {
+        return Ok(());
+    }
+    let (world, _turn) = world().await?;
+    let team = world.namespace("managers").await?;
+    try_join_all(programs.into_iter().map(|program| restores(program, &team))).await?;
+    team.clear().await
+}
+
+/// A run that installs the packages of a program, and one that restores them.
+async fn restores(program: &Program, team: &Namespace<'_>) -> Result<()> {
+    let name = program.language;
+    let repository = team.world.git.create(&format!("{}-{name}", team.name)).await?;
+    program.commit(&repository, "app", "app").await?;
+    let spec = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
+    let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
+    let (installed, _, first) = run(team, name, "{}", source(), &spec, 1).await?;
+    ensure!(installed.starts_with("installed in ") && installed.ends_with(": no cache entry"), "{name}: {installed}");
+    let (restored, _, second) = run(team, name, "{}", source(), &spec, 2).await?;
+    ensure!(restored.starts_with("restored ") && !restored.contains("installed"), "{name}: {restored}");
+    assert_eq!(output(&first, "pet"), output(&second, "pet"), "{name}");
+    Ok(())
+}
+
+/// Requests a run of a Stack. Returns how it got its packages, what it changed, and the Stack.
+async fn run(
+    team: &Namespace<'_>,
+    name: &str,
+    annotations: &str,
+    source: Source<'_>,
+    spec: &str,
+    number: usize,
+) -> Result<(String, BTreeMap<String, u64>, Stack)> {
+    let message = format!("{spec}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
+    team.apply_stack_as(name, name, annotations, source, &message).await?;
+    until_ready(team, name).await?;
+    let stack = team.ready_after(name, number).await?;
+    let update = team.updates(name).await?.pop().context("an Update")?;
+    let update = ours(&wait(team, &update.name_any(), "to be complete", Update::is_complete).await?);
+    Ok((update.dependencies.context("no word of dependencies")?, update.changes, stack))
 }
 
 #[tokio::test]
@@ -276,7 +374,7 @@ async fn is_the_same_abroad(
     program.commit(&repository, "app", "app").await?;
     let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
     team.apply_stack("app", source(), spec).await?;
-    until_ready(team).await?;
+    until_ready(team, "app").await?;
     let first = team.ready_after("app", 1).await?;
     assert_eq!(output(&first, shown), Some(&expected));
     let again = runs_without_a_change(team, source(), spec).await?;
@@ -285,9 +383,9 @@ async fn is_the_same_abroad(
 }
 
 /// Waits for the end of a run that may install and compile all that the program needs.
-async fn until_ready(team: &Namespace<'_>) -> Result<()> {
+async fn until_ready(team: &Namespace<'_>, name: &str) -> Result<()> {
     ready::until("the run", INSTALLED_WITHIN, async || {
-        let stack = team.stack("app").await?;
+        let stack = team.stack(name).await?;
         ensure!(is_ready(&stack), "{:#?}", stack.status);
         Ok(())
     })
@@ -322,6 +420,10 @@ impl Program {
     /// Returns whether the program cannot run here, and prints what is missing; if LANGUAGES is `required`, a missing host is an
     /// error.
     async fn is_skipped(&self) -> Result<bool> {
+        if let Some(manager) = self.manager.filter(|manager| !tools().join(manager).exists()) {
+            println!("skipped: {} program: tests/tools/install could not install {manager}", self.language);
+            return Ok(true);
+        }
         let absent = self.programs.iter().find(|name| !tools().join(name).exists());
         let missing = match absent {
             Some(absent) => format!("{absent} is not on PATH; a Pulumi installation puts it there"),
@@ -338,23 +440,29 @@ impl Program {
     async fn commit(&self, repository: &Repository, words: &str, edited: &str) -> Result<String> {
         let mut files: Vec<_> =
             self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
-        if let Some((_, packages)) = files.iter().find(|(name, _)| name == "app/package.json") {
-            files.push(("app/package-lock.json".to_owned(), lock(packages).await?));
+        if let (name, [manager, arguments @ ..]) = self.lock {
+            files.push((format!("app/{name}"), lock(&files, name, manager, arguments).await?));
         }
         let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         repository.commit(edited, &files).await
     }
 }
 
-/// The lock file of these packages, as a developer commits it.
-async fn lock(packages: &str) -> Result<String> {
+/// The lock file of a program, as a developer commits it.
+async fn lock(files: &[(String, String)], name: &str, manager: &str, arguments: &[&str]) -> Result<String> {
     let folder = tempfile::tempdir()?;
-    fs::write(folder.path().join("package.json"), packages)?;
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--package-lock-only", "--ignore-scripts", "--no-audit"]).current_dir(folder.path()).kill_on_drop(true);
-    let done = timeout(INSTALLED_WITHIN, npm.output()).await.context("npm takes too long")??;
-    ensure!(done.status.success(), "npm: {}", String::from_utf8_lossy(&done.stderr));
-    Ok(fs::read_to_string(folder.path().join("package-lock.json"))?)
+    let app = folder.path().join("app");
+    fs::create_dir(&app)?;
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text)?;
+    }
+    let path = std::env::var("PATH")?;
+    let mut command = Command::new(manager);
+    command.env("PATH", format!("{}:{path}", tools().display())).args(arguments).current_dir(&app).kill_on_drop(true);
+    let done = timeout(INSTALLED_WITHIN, command.output()).await.with_context(|| format!("{manager} takes too long"))??;
+    let [printed, said] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    ensure!(done.status.success(), "{manager}: {printed}{said}");
+    Ok(fs::read_to_string(app.join(name))?)
 }
 
 async fn is_reached(registry: &str) -> bool {
