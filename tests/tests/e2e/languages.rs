@@ -306,7 +306,7 @@ async fn run(
     source: Source<'_>,
     spec: &str,
     number: usize,
-) -> Result<(String, BTreeMap<String, u64>, Stack)> {
+) -> Result<(String, BTreeMap<String, i64>, Stack)> {
     let message = format!("{spec}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
     team.apply_stack_as(name, name, annotations, source, &message).await?;
     until_ready(team, name).await?;
