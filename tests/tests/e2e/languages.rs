@@ -288,7 +288,7 @@ async fn packages_of_every_manager_are_restored() -> Result<()> {
     }
     let (world, _turn) = world().await?;
     let team = world.namespace("managers").await?;
-    try_join_all(programs.into_iter().map(|program| restores(program, &team))).await?;
+    try_join_all(programs.into_iter().map(|program| Box::pin(restores(program, &team)))).await?;
     team.clear().await
 }
 
