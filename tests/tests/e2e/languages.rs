@@ -300,7 +300,7 @@ async fn restores(program: &Program, team: &Namespace<'_>) -> Result<()> {
         println!("skipped: {name} program: {error:#}");
         return Ok(());
     }
-    let trusted = TRUSTED.iter().filter_map(|name| Some(programs::literal(name, &std::env::var(name).ok()?)));
+    let trusted = TRUSTED.iter().filter_map(|name| Some(programs::literal(name, std::env::var_os(name)?.to_str()?)));
     let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
     let spec = trusted.collect::<String>() + &secret;
     let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
@@ -470,9 +470,9 @@ async fn lock(files: &[(String, String)], name: &str, manager: &str, arguments: 
     for (name, text) in files {
         fs::write(folder.path().join(name), text)?;
     }
-    let path = std::env::var("PATH")?;
+    let path = format!("{}:{}", tools().display(), std::env::var_os("PATH").unwrap_or_default().display());
     let mut command = Command::new(manager);
-    command.env("PATH", format!("{}:{path}", tools().display())).args(arguments).current_dir(&app).kill_on_drop(true);
+    command.env("PATH", path).args(arguments).current_dir(&app).kill_on_drop(true);
     let done = timeout(INSTALLED_WITHIN, command.output()).await.with_context(|| format!("{manager} takes too long"))??;
     let [printed, said] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
     ensure!(done.status.success(), "{manager}: {printed}{said}");
