@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{Drift, DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
+use driftless_core::{
+    Drift, DriftVerdict, Ignored, LastUpdateState, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary,
+};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -137,9 +139,6 @@ pub fn resume(stack: &Stack) -> Result<Request> {
 /// The drift of a Stack that the last check found, and that check. `verb` is what is to be done with the drift.
 fn found(core: &CoreStack, place: &str, verb: &str) -> Result<(Drift, String)> {
     match (&core.status.drift.verdict, &core.status.drift.last) {
-        (Some(DriftVerdict::Found(_)), _) if core.spec.preview => {
-            Err(Error::failed(format!("{place} only previews, so no run can {verb} its drift; set spec.preview to false")))
-        }
         (Some(DriftVerdict::Found(drift)), Some(check)) => Ok((drift.clone(), check.clone())),
         _ => Err(Error::failed(format!("{place} has no drift to {verb}; its condition Drifted is not True"))),
     }
@@ -150,18 +149,26 @@ fn delay(stack: &Stack) -> &'static str {
     if stack.is_suspended() { "; it is suspended, so this waits until it is resumed" } else { "" }
 }
 
-/// A Stack without drift checks. `done` is what is not done with its drift.
-fn unchecked(place: &str, done: &str) -> Error {
-    Error::failed(format!("{place} has no drift schedule; no drift is {done}; set the annotation {}", names::DRIFT_SCHEDULE))
+/// Refuses a Stack whose drift no run can end. `verb` and `done` are what is to be done with it.
+fn can_run(core: &CoreStack, place: &str, verb: &str, done: &str) -> Result<()> {
+    if core.drift.is_none() {
+        let annotation = names::DRIFT_SCHEDULE;
+        return Err(Error::failed(format!("{place} has no drift schedule; no drift is {done}; set the annotation {annotation}")));
+    }
+    if core.spec.preview {
+        return Err(Error::failed(format!("{place} only previews, so no run can {verb} its drift; set spec.preview to false")));
+    }
+    Ok(())
 }
 
 /// Takes the drift that the last check found over into the state.
 pub fn adopt(stack: &Stack) -> Result<Request> {
     let (core, place) = (CoreStack::from(stack), place(stack));
-    if core.drift.is_none() {
-        return Err(unchecked(&place, "adopted"));
-    }
+    can_run(&core, &place, "adopt", "adopted")?;
     let (drift, check) = found(&core, &place, "adopt")?;
+    if core.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed) {
+        return Err(Error::failed(format!("the last update of {place} failed; adopt its drift after one has succeeded")));
+    }
     let done = format!(
         "{place} adopts the drift that check {check} found: {drift}; no resource is changed; the next update changes them back, unless \
          the program has the same values{}",
@@ -173,9 +180,7 @@ pub fn adopt(stack: &Stack) -> Result<Request> {
 /// Puts back the drift that the last check found, or with `always` all drift from now on.
 pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
     let (core, place) = (CoreStack::from(stack), place(stack));
-    if core.drift.is_none() {
-        return Err(unchecked(&place, "remediated"));
-    }
+    can_run(&core, &place, "remediate", "remediated")?;
     if always {
         let done = format!("{place} remediates all drift that a check finds{}", delay(stack));
         return Ok(Request::of(annotate(stack, names::REMEDIATE, Some(names::ALWAYS)), done));

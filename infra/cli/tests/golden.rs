@@ -316,6 +316,7 @@ fn impossible_request_names_its_remedy() {
         words(request::adopt(&stack("network"))),
         words(request::adopt(&stack("shop"))),
         words(request::adopt(&previewed)),
+        words(request::remediate(&previewed, true)),
         words(request::run(&stack("old"), Operation::Up, &RunSettings::default())),
     ];
     golden("refused", &(messages.join("\n") + "\n"));

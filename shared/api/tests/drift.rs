@@ -164,7 +164,7 @@ fn drift_status_round_trips() {
     for (verdict, condition) in [
         (None, None),
         (Some(DriftVerdict::None), Some(["False", "NoDrift", "live state matches the last update"])),
-        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update with a refresh has succeeded since"])),
+        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update has succeeded since"])),
         (
             Some(DriftVerdict::Adopted),
             Some([
@@ -240,6 +240,10 @@ fn adoption_is_a_refresh_whatever_the_update_template_says() {
         let update = Update::of_stack(&templated, &Workspace::new("app", WorkspaceSpec::default()), &new);
         assert_eq!((update.spec.operation.as_deref(), adopts(&update)), (Some("refresh"), false), "{refreshes}");
     }
+    // An update with the mark, as a template can write it, is still an update.
+    let mut marked = Update::of_stack(&stack, &Workspace::new("app", WorkspaceSpec::default()), &new);
+    marked.spec.operation = Some("up".into());
+    assert!(!adopts(&marked));
 }
 
 #[test]

@@ -87,7 +87,7 @@ reasons! {
         DriftCheckFailed: "The last drift check failed, so drift is unknown.", "Correct what the message says.";
         DriftDetected: "Resources differ from what was applied.", "Change the program, remediate, or adopt (docs/drift.md).";
         NoDrift: "The last drift check found no difference.", "Nothing.";
-        Remediated: "A run refreshed and updated the resources after drift was found.", "Nothing.";
+        Remediated: "An update has put the drift back: it refreshed, or the state had taken the drift over.", "Nothing.";
     }
 }
 

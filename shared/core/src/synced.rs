@@ -72,15 +72,16 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
     let has_run = stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded);
     let adopted = drift::to_adopt(stack).filter(|_| has_run).map(|drift| Why::Adoption(drift.count));
+    let is_changed = inputs.is_some_and(|inputs| inputs.changed);
     match by_source_and_time(stack, commit, now) {
         Sync::Synced if stack.deleting => Sync::Synced,
-        Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
+        Sync::Synced if is_changed => Sync::Run(Why::Inputs),
         Sync::Synced => {
             let why = adopted.or_else(|| drift::to_remediate(stack).filter(|_| has_run).map(|drift| Why::Drift(drift.count)));
             why.map_or(Sync::Synced, Sync::Run)
         }
         // A resync would replace the plan of an adoption that waits for its approval, each time that it is due.
-        Sync::Run(resync @ Why::Resync(_)) => Sync::Run(adopted.unwrap_or(resync)),
+        Sync::Run(resync @ Why::Resync(_)) => Sync::Run(adopted.filter(|_| !is_changed).unwrap_or(resync)),
         sync @ Sync::Run(_) => sync,
     }
 }

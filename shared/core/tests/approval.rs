@@ -267,6 +267,14 @@ fn plan_for_a_changed_secret_waits_for_its_approval() {
     assert_eq!(proposed(&plan_of(&wanted)), None);
     wanted.stack.approval.as_mut().unwrap().approved = Some(hash_of('a'));
     assert_eq!(created(&plan_of(&wanted)).unwrap().plan, Some(hash_of('a')));
+
+    // A commit that changes nothing is recorded as run, and applies no Secret.
+    (wanted.stack.paths, wanted.stack.status.scope) = (Some("modules".into()), Some("same".into()));
+    wanted.tree = TreeState::Stored { project: Project::There, scope: Some("same".into()) };
+    wanted.source = Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest: "sha256:bbb".into(), polled: None });
+    let skipped = plan_of(&wanted);
+    assert!(has_event(&skipped, EventReason::RevisionSkipped) && proposed(&skipped).is_some(), "{}", condition(&skipped));
+    assert!(!skipped.effects.contains(&Effect::SpendApproval));
 }
 
 #[test]

@@ -302,9 +302,14 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
     let spec = &mut due.stack.spec;
     (spec.continue_resync_on_commit_match, spec.resync_frequency_seconds) = (true, Some(60));
     assert_eq!(created(&plan(&due)).unwrap().operation, Operation::Refresh);
+    let is_preview = |plan: &Plan| {
+        plan.effects.iter().any(|effect| matches!(effect, Effect::Propose(new) if new.operation == Operation::Preview))
+    };
+    due.inputs = Some(Inputs { changed: true, read: now(), waits_for: None });
+    assert!(is_preview(&plan(&due)), "a changed input precedes the adoption");
+    due.inputs = None;
     due.stack.drift.as_mut().unwrap().adopt = None;
-    let resync = plan(&due);
-    assert!(resync.effects.iter().any(|effect| matches!(effect, Effect::Propose(new) if new.operation == Operation::Preview)));
+    assert!(is_preview(&plan(&due)));
 
     // Nothing is left to adopt, so nothing was.
     let same = plan(&ended(PlannedChanges { counts: [].into(), ..changes }));

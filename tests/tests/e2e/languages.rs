@@ -296,10 +296,7 @@ async fn packages_of_every_manager_are_restored() -> Result<()> {
 async fn restores(program: &Program, team: &Namespace<'_>) -> Result<()> {
     let name = program.language;
     let repository = team.world.git.create(&format!("{}-{name}", team.name)).await?;
-    if let Err(error) = program.commit(&repository, "app", "app").await {
-        println!("skipped: {name} program: {error:#}");
-        return Ok(());
-    }
+    program.commit(&repository, "app", "app").await?;
     let trusted = TRUSTED.iter().filter_map(|name| Some(programs::literal(name, std::env::var_os(name)?.to_str()?)));
     let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
     let spec = trusted.collect::<String>() + &secret;
@@ -323,8 +320,13 @@ async fn run(
 ) -> Result<(String, BTreeMap<String, i64>, Stack)> {
     let message = format!("{spec}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
     team.apply_stack_as(name, name, annotations, source, &message).await?;
+    // A registry that fails once causes another Update.
     until_ready(team, name).await?;
-    let stack = team.ready_after(name, number).await?;
+    let stack = team
+        .wait(name, "to rest", |stack| {
+            is_ready(stack) && stack.status.as_ref().is_some_and(|status| status.current_update.is_none())
+        })
+        .await?;
     let update = team.updates(name).await?.pop().context("an Update")?;
     let update = ours(&wait(team, &update.name_any(), "to be complete", Update::is_complete).await?);
     Ok((update.dependencies.context("no word of dependencies")?, update.changes, stack))
@@ -434,15 +436,12 @@ impl Program {
     /// Returns whether the program cannot run here, and prints what is missing; if LANGUAGES is `required`, a missing host is an
     /// error.
     async fn is_skipped(&self) -> Result<bool> {
-        if let Some(manager) = self.manager.filter(|manager| !tools().join(manager).exists()) {
-            println!("skipped: {} program: tests/tools/install could not install {manager}", self.language);
-            return Ok(true);
-        }
-        let absent = self.programs.iter().find(|name| !tools().join(name).exists());
-        let missing = match absent {
-            Some(absent) => format!("{absent} is not on PATH; a Pulumi installation puts it there"),
-            None if is_reached(self.registry).await => return Ok(false),
-            None => format!("{} is not reached", self.registry),
+        let absent = |name: &&str| !tools().join(name).exists();
+        let missing = match (self.programs.iter().copied().find(absent), self.manager.filter(absent)) {
+            (Some(absent), _) => format!("{absent} is not on PATH; a Pulumi installation puts it there"),
+            (None, Some(manager)) => format!("tests/tools/install did not install {manager}; see its log"),
+            (None, None) if is_reached(self.registry).await => return Ok(false),
+            (None, None) => format!("{} is not reached", self.registry),
         };
         let is_required = std::env::var_os("LANGUAGES").is_some_and(|languages| languages == "required");
         ensure!(!is_required, "{} program: {missing}", self.language);

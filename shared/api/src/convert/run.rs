@@ -208,16 +208,18 @@ impl Update {
     pub fn run_of(&self, stack_uid: &Uid, system_namespace: &str) -> Option<Run> {
         let owned = self.stack(system_namespace).is_some_and(|stack| *stack_uid == *stack.uid);
         let ours = self.spec.driftless.as_ref().filter(|_| owned)?;
+        let operation = Operation::parse(self.spec.operation.as_deref()?)?;
         Some(Run {
             namespace: self.namespace().unwrap_or_default(),
             name: self.name_any(),
             generation: ours.stack_generation?,
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
             commit: ours.commit.as_ref()?.into(),
-            operation: Operation::parse(self.spec.operation.as_deref()?)?,
+            operation,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
             refresh: self.spec.refresh == Some(true),
-            adopts: ours.adopt == Some(true),
+            // A template may have written the mark.
+            adopts: operation == Operation::Refresh && ours.adopt == Some(true),
             plan: match &ours.plan {
                 Some(text) => Some(PlanHash::parse(text)?),
                 None => None,

@@ -82,7 +82,7 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
 fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     let (status, reason, message) = match drift.verdict.as_ref()? {
         DriftVerdict::None => ("False", DriftReason::NoDrift, "live state matches the last update".into()),
-        DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update with a refresh has succeeded since".into()),
+        DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update has succeeded since".into()),
         DriftVerdict::Adopted => {
             let message =
                 "the state has taken the drift over; the next update changes it back, unless the program has the same values";
