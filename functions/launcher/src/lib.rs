@@ -214,11 +214,17 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.hint_recorder(hint, &run.update).await
     }
 
-    /// Hints an Update of a Stack that was completed since the reconciliation that launched it. Its Stack may have recorded the
-    /// outcome before that, and then only this hint or the sweep releases the Update.
+    /// Has an Update released that was completed since the reconciliation that launched it. Its Stack may have recorded the outcome
+    /// before that, and then only this hint or the sweep releases it. Without a Stack, the recorder does: after the deletion of a
+    /// Stack, Kubernetes removes the reference to it from an Update whose Workspace still exists.
     async fn hint_completed(&self, hint: &LaunchHint, update: &Update) -> Result<(), Error> {
-        let is_kept = finalizer::is_on(update) && update.stack(&self.settings.system_namespace).is_some();
-        if let Some(next) = Hint::after(hint.hops, hint.update.clone()).filter(|_| is_kept) {
+        if !finalizer::is_on(update) {
+            return Ok(());
+        }
+        if update.stack(&self.settings.system_namespace).is_none() {
+            return self.hint_recorder(hint, update).await;
+        }
+        if let Some(next) = Hint::after(hint.hops, hint.update.clone()) {
             self.queues.hint(&next, 0).await?;
         }
         Ok(())

@@ -83,17 +83,19 @@ impl World {
         self.stored(&key_of(object))?["metadata"]["resourceVersion"].as_str().map(Into::into)
     }
 
-    /// The objects whose owners are all deleted, which Kubernetes' garbage collector deletes.
+    /// The objects with an owner that was deleted, and their other owners: Kubernetes' garbage collector deletes an object
+    /// without another owner, and removes the references to deleted owners from the others.
     #[must_use]
-    pub fn orphans(&self) -> Vec<ObjectKey> {
+    pub fn orphans(&self) -> Vec<(ObjectKey, Vec<Value>)> {
         let state = self.state();
         let uids: BTreeSet<_> = state.cluster.values().filter_map(|object| object["metadata"]["uid"].as_str()).collect();
-        let is_gone = |owner: &Value| !owner["uid"].as_str().is_some_and(|uid| uids.contains(uid));
-        let is_orphan = |object: &Value| {
-            let owners = object["metadata"]["ownerReferences"].as_array();
-            owners.is_some_and(|owners| !owners.is_empty() && owners.iter().all(is_gone))
-        };
-        state.cluster.iter().filter(|(_, object)| is_orphan(object)).map(|(key, _)| key.clone()).collect()
+        let lives = |owner: &&Value| owner["uid"].as_str().is_some_and(|uid| uids.contains(uid));
+        let orphans = state.cluster.iter().filter_map(|(key, object)| {
+            let owners = object["metadata"]["ownerReferences"].as_array()?;
+            let left: Vec<_> = owners.iter().filter(lives).cloned().collect();
+            (left.len() < owners.len()).then(|| (key.clone(), left))
+        });
+        orphans.collect()
     }
 
     /// Every object of the cluster.

@@ -244,10 +244,16 @@ impl Outside {
     }
 }
 
-/// Kubernetes' garbage collector: deletes objects whose owners are all deleted.
+/// Kubernetes' garbage collector.
 pub(super) fn collect_garbage(world: &World) {
-    for ObjectKey { kind, namespace, name, .. } in &world.orphans() {
+    for (key, owners) in &world.orphans() {
+        let ObjectKey { kind, namespace, name, .. } = key;
         match kind.as_str() {
+            _ if !owners.is_empty() => {
+                let Some(mut object) = world.object(key) else { continue };
+                object["metadata"]["ownerReferences"] = json!(owners);
+                world.insert(object);
+            }
             "Update" => delete_in::<Update>(world, namespace, name),
             "Workspace" => delete_in::<Workspace>(world, namespace, name),
             "Secret" => delete_in::<Secret>(world, namespace, name),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use driftless_api::{DriftlessUpdateStatus, Stack, Update, Workspace};
+use driftless_api::{DriftlessUpdateStatus, Stack, Update, Workspace, names};
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, condition, is_ready},
     world::{ready, start::LIMITS},
@@ -109,6 +109,12 @@ async fn user_runs_any_pulumi_operation_in_the_workspace_of_a_stack() -> Result<
     apply_update(&team, "destroy", "{}", &spec("type: destroy, remove: true")).await?;
     assert_eq!(ours(&succeeded(&team, "destroy").await?).summary.as_deref(), Some("-2"));
     ensure!(!Path::new(&file).exists(), "{file} is still there");
+
+    // As a recorder leaves it that ends between the last two steps.
+    let kept = json!({ "metadata": { "finalizers": [names::FINALIZER] } });
+    updates(&team).patch("destroy", &PatchParams::default(), &Patch::Merge(kept)).await?;
+    updates(&team).delete("destroy", &DeleteParams::default()).await?;
+    gone(&team, "destroy").await?;
 
     // An Update that cannot run yet says why.
     apply_update(&team, "no-workspace", "{}", "{ workspaceName: nobody, stackName: dev, type: up }").await?;
