@@ -176,8 +176,11 @@ async fn run(team: &Namespace<'_>, kills: &Kills<'_>, stack: &str, when: When) -
     let secret = format!("of-{stack}");
     let more = format!("    TOKEN: {{ type: Secret, secret: {{ name: {secret}, key: token }} }}\n  destroyOnFinalize: true\n");
     team.apply_stack_as(stack, stack, "{}", Source::Program(stack), &more).await?;
-    let update = ready::until(&format!("{stack} has an Update"), RUN, async || {
-        team.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))
+    // A first launch that is still on its way would fill the task's folder before the kills are armed.
+    let update = ready::until(&format!("{stack} has an Update that waits"), RUN, async || {
+        let update = team.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))?;
+        ensure!(ours(&update).waiting_for.is_some(), "{:?}", update.status);
+        Ok(update)
     })
     .await?;
     let uid = update.uid().context("a uid")?;
