@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{
-    Drift, DriftVerdict, Ignored, LastUpdateState, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary,
-};
+use driftless_core::{Drift, DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -166,8 +164,8 @@ pub fn adopt(stack: &Stack) -> Result<Request> {
     let (core, place) = (CoreStack::from(stack), place(stack));
     can_run(&core, &place, "adopt", "adopted")?;
     let (drift, check) = found(&core, &place, "adopt")?;
-    if core.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed) {
-        return Err(Error::failed(format!("the last update of {place} failed; adopt its drift after one has succeeded")));
+    if !core.status.has_succeeded() {
+        return Err(Error::failed(format!("the last update of {place} has not succeeded; adopt its drift after one has")));
     }
     let done = format!(
         "{place} adopts the drift that check {check} found: {drift}; no resource is changed; the next update changes them back, unless \

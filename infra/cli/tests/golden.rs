@@ -302,9 +302,10 @@ async fn wait_prints_what_is_applied() {
 fn impossible_request_names_its_remedy() {
     let words = |request: driftless_cli::Result<request::Request>| request.unwrap_err().to_string();
     let by_spec = serde_json::from_value(serde_json::json!({ "suspend": true })).unwrap();
-    let (mut suspended, mut previewed) = (stack("old"), stack("old"));
+    let [mut suspended, mut previewed, mut failed] = [(); 3].map(|()| stack("old"));
     suspended.spec.driftless = Some(by_spec);
     previewed.spec.preview = Some(true);
+    failed.status.as_mut().unwrap().last_update.as_mut().unwrap().state = Some("failed".into());
     assert!(request::adopt(&suspended).unwrap().done.ends_with("; it is suspended, so this waits until it is resumed"));
     let messages = [
         words(request::reconcile(&stack("network"), true, now())),
@@ -317,6 +318,7 @@ fn impossible_request_names_its_remedy() {
         words(request::adopt(&stack("shop"))),
         words(request::adopt(&previewed)),
         words(request::remediate(&previewed, true)),
+        words(request::adopt(&failed)),
         words(request::run(&stack("old"), Operation::Up, &RunSettings::default())),
     ];
     golden("refused", &(messages.join("\n") + "\n"));
@@ -450,6 +452,7 @@ fn pages_show_what_the_commands_print() {
         assert!(reference.contains(&link), "docs/cli.md has no link to {}", file.display());
         shown.extend(outputs(&file));
     }
+    assert!(shown.len() >= 10);
     shown.sort_unstable();
     assert!(shown.windows(2).all(|pair| pair[0] != pair[1]), "a page repeats an output: {shown:?}");
     let rows: Vec<_> = reference.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();

@@ -334,9 +334,9 @@ impl<'a> Reconciliation<'a> {
     /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
     /// just read them. A preview of a guarded Stack that is no update of it has applied none.
     fn wants(&self, revision: &Revision) -> Sync {
-        let name = |stack: &Stack| stack.status.last_update.as_ref().map(|last| last.name.clone());
-        let is_recorded = name(&self.stack) != name(&self.snapshot.stack);
-        let ended = is_recorded || matches!(self.snapshot.run, RunState::Ended(..));
+        let [now, before] =
+            [&self.stack, &self.snapshot.stack].map(|stack| stack.status.last_update.as_ref().map(|last| &last.name));
+        let ended = now != before || matches!(self.snapshot.run, RunState::Ended(..));
         is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
     }
 

@@ -48,6 +48,14 @@ pub struct StackStatus {
     pub next_reconciliation: Option<Timestamp>,
 }
 
+impl StackStatus {
+    /// Returns whether its last update succeeded. Drift alone starts a run only then.
+    #[must_use]
+    pub fn has_succeeded(&self) -> bool {
+        self.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded)
+    }
+}
+
 /// Platform failures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlatformFailures {

@@ -70,7 +70,7 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 /// Returns whether the Stack wants a run at `commit`, given what is known of its inputs.
 #[must_use]
 pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now: Timestamp) -> Sync {
-    let has_run = stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Succeeded);
+    let has_run = stack.status.has_succeeded();
     let adopted = drift::to_adopt(stack).filter(|_| has_run).map(|drift| Why::Adoption(drift.count));
     let is_changed = inputs.is_some_and(|inputs| inputs.changed);
     match by_source_and_time(stack, commit, now) {

@@ -323,8 +323,8 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
     // The inputs of a run that ended are what the next comparison uses; those of a plan are applied with it.
-    let name = |status: &StackStatus| status.last_update.as_ref().map(|last| last.name.clone());
-    let ended = matches!(snapshot.run, RunState::Ended(..)) || name(&plan.status) != name(&snapshot.stack.status);
+    let [now, before] = [&plan.status, &snapshot.stack.status].map(|status| status.last_update.as_ref().map(|last| &last.name));
+    let ended = matches!(snapshot.run, RunState::Ended(..)) || now != before;
     if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
         inputs.changed = false;
     }

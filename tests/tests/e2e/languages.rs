@@ -320,13 +320,8 @@ async fn run(
 ) -> Result<(String, BTreeMap<String, i64>, Stack)> {
     let message = format!("{spec}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
     team.apply_stack_as(name, name, annotations, source, &message).await?;
-    // A registry that fails once causes another Update.
     until_ready(team, name).await?;
-    let stack = team
-        .wait(name, "to rest", |stack| {
-            is_ready(stack) && stack.status.as_ref().is_some_and(|status| status.current_update.is_none())
-        })
-        .await?;
+    let stack = team.ready_after(name, number).await?;
     let update = team.updates(name).await?.pop().context("an Update")?;
     let update = ours(&wait(team, &update.name_any(), "to be complete", Update::is_complete).await?);
     Ok((update.dependencies.context("no word of dependencies")?, update.changes, stack))
