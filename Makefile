@@ -208,9 +208,14 @@ arm64: ## All that is deployed, built for arm64, unoptimised; one function answe
 	@cargo lambda build --quiet --locked --arm64 --lambda-dir target/lambda-arm64 $(DEPLOYED:%=--package %)
 	$(CARGO_TEST) --test arm64
 
+.PHONY: cli
+cli: ## Archives of kubectl-driftless for Linux, macOS and Windows, into target/dist: make cli PROFILE=dev
+	@tests/tools/install zigbuild
+	@infra/cli/dist
+
 .PHONY: dist
 dist: ## What a release has, into target/dist: make dist REGISTRY=ghcr.io/you PUSH=1
-	@tests/tools/install python
+	@tests/tools/install python zigbuild
 	@infra/dist $(filter-out runner forwarder,$(DEPLOYED))
 
 .PHONY: crds
