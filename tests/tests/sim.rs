@@ -46,6 +46,7 @@ fn no_seed_breaks_an_invariant() {
     );
     assert!(stats.unswept > 10 && stats.outages > 20, "sweeps were not missing, or there was no outage: {stats:?}");
     assert!(stats.renewals > 5 && stats.waits > 100, "no tokens were renewed, or no limit was reached: {stats:?}");
+    assert!(stats.compared > 200, "too few Stacks were compared with a run without troubles: {stats:?}");
     assert!(stats.queued > 20, "the quiet namespace waited for no slot: {stats:?}");
 }
 

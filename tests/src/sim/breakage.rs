@@ -61,11 +61,13 @@ pub enum Breakage {
     Digests,
     /// The bucket writes the same digest of the inputs into each request for a plan.
     Bindings,
+    /// The API server keeps the first outputs of a Stack.
+    Outputs,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -94,6 +96,7 @@ impl Breakage {
         Self::Spent,
         Self::Digests,
         Self::Bindings,
+        Self::Outputs,
     ];
 
     /// Returns whether it concerns guarded Stacks only.
@@ -118,6 +121,7 @@ impl Breakage {
             Self::Approvals | Self::Policies | Self::Plans | Self::Spent | Self::Digests | Self::Bindings => "13:",
             Self::Retries => "14:",
             Self::Warnings => "15:",
+            Self::Outputs => "16:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",
             Self::Fairness | Self::Turns => "S9",

@@ -106,6 +106,17 @@ impl Conditions {
         Self { odds, mode, limits, knobs, calm: true, ..calm }
     }
 
+    /// The same script, in which nothing goes wrong and no rule is broken.
+    pub(super) fn untroubled(&self) -> Self {
+        let (odds, limits, knobs) = (Odds::default(), Limits::default(), Knobs::DEFAULT);
+        Self { odds, mode: Mode::Swept, limits, knobs, breakage: None, ..self.clone() }
+    }
+
+    /// Returns whether something may go wrong.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.fault.is_none() && (self.breakage.is_some() || self.odds.troubles().next().is_some() || self.mode != Mode::Swept)
+    }
+
     /// A short calm script with one fault, or with none.
     pub(super) fn of_fault(fault: Option<Fault>) -> Self {
         let (script, end) = script::calm_script(begin());

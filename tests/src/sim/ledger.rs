@@ -22,6 +22,7 @@
 //!   the same binding for the same inputs, and another one for others (`approvals.rs`).
 //! - 14: a state whose run failed is run again at most as often as `spec.driftless.retries` of its Stack allows.
 //! - 15: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it, and after a warning in time.
+//! - 16: troubles change no final state that follows from a Stack's spec, source and Secret alone (`Machine::settled`).
 //!
 //! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!

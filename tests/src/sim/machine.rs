@@ -117,6 +117,8 @@ pub(super) struct Ended {
     pub(super) violation: Option<String>,
     /// The final state.
     pub(super) rest: String,
+    /// See [`Machine::settled`].
+    pub(super) settled: BTreeMap<String, Option<String>>,
     /// The trace, if it was kept, and the state, by file name.
     pub(super) trace: Vec<String>,
     pub(super) state: Vec<(&'static str, String)>,
@@ -181,13 +183,13 @@ impl Machine {
     pub(super) fn run(mut self) -> Ended {
         let ended = (0..self.knobs.max_turns()).find_map(|_| self.turn().transpose());
         let violation = ended.unwrap_or_else(|| Err("8: it runs in circles".into())).err();
-        let rest = self.rest();
+        let (rest, settled) = (self.rest(), self.settled());
         let mut ledger = self.ledger.borrow_mut();
         ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
         let (stats, trace) = (std::mem::take(&mut ledger.stats), ledger.take_trace());
         drop(ledger);
         let files = if trace.is_some() { self.state() } else { Vec::new() };
-        Ended { stats, violation, rest, trace: trace.unwrap_or_default(), state: files }
+        Ended { stats, violation, rest, settled, trace: trace.unwrap_or_default(), state: files }
     }
 
     /// The state, by file name.

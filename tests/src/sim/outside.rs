@@ -74,6 +74,8 @@ const WATCHED: [(&str, Option<&str>); 2] = [(names::DRIFT_SCHEDULE, Some("1m")),
 pub(super) struct Outside {
     facets: HashMap<ObjectKey, Facet>,
     pushes: u32,
+    /// The number of requests and of Secrets that users wrote.
+    written: u32,
     /// The number of Updates that users created.
     made: u32,
     /// The namespace of the Stacks is terminating.
@@ -92,10 +94,12 @@ impl Outside {
             Action::CreateStack(stack) => create_stack(world, NAMESPACE, stack),
             Action::CreateProgram => world.insert(program(NAMESPACE, 1, false, &Value::Null)),
             Action::EditStack(stack) => edit(world, &stack_key(stack), edit_marker),
-            Action::Request(stack) => edit(world, &stack_key(stack), |stack| {
-                let now = world.now().as_millisecond().to_string();
-                stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
-            }),
+            Action::Request(stack) => {
+                let request = self.number().to_string();
+                edit(world, &stack_key(stack), |stack| {
+                    stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(request);
+                });
+            }
             Action::Suspend(stack, suspend) => {
                 annotate(world, &stack_key(stack), &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))]);
             }
@@ -133,9 +137,9 @@ impl Outside {
                 *object = program(NAMESPACE, generation, broken, object);
             }),
             Action::Refuse(refuse) => ledger.refuses = refuse,
-            Action::EditSecret => write_secret(world, NAMESPACE),
+            Action::EditSecret => write_secret(world, NAMESPACE, self.number()),
             Action::Settle(namespace) => {
-                write_secret(world, namespace);
+                write_secret(world, namespace, self.number());
                 world.insert(program(namespace, 1, false, &Value::Null));
                 create_stack(world, namespace, QUIET_STACK);
             }
@@ -144,7 +148,7 @@ impl Outside {
                 edit(world, &key, edit_marker);
                 ledger.want(world.object(&key).as_ref());
             }
-            Action::EditQuietSecret => write_secret(world, QUIET),
+            Action::EditQuietSecret => write_secret(world, QUIET, self.number()),
             Action::DeleteQuietStack => {
                 delete_in::<Secret>(world, QUIET, SECRET);
                 ledger.delete_by_user(hostile::STACK);
@@ -179,6 +183,12 @@ impl Outside {
             Action::Push { broken } => return Some(self.push(broken, world, ledger)),
         }
         None
+    }
+
+    /// A number that no request and no Secret has yet.
+    fn number(&mut self) -> u32 {
+        self.written += 1;
+        self.written
     }
 
     /// A commit: source-controller makes an archive of it, and notification-controller sends an event.
@@ -467,8 +477,8 @@ fn retries(name: &str) -> bool {
     ["a", "b"].contains(&name)
 }
 
-fn write_secret(world: &World, namespace: &str) {
-    let value = format!("{namespace}{}{}", hostile::CANARY, world.now().as_millisecond());
+fn write_secret(world: &World, namespace: &str, number: u32) {
+    let value = format!("{namespace}{}{}", hostile::CANARY, number);
     let metadata = json!({ "namespace": namespace, "name": SECRET });
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
 }

@@ -18,7 +18,7 @@ use driftless_kubernetes::{
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
-use kube::core::DynamicObject;
+use kube::{ResourceExt as _, core::DynamicObject};
 use secrecy::SecretString;
 use serde_json::Value;
 
@@ -137,6 +137,17 @@ fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -
     let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
     if value["status"]["lastUpdate"].is_object() {
         change(generation, &mut value["status"]["lastUpdate"]);
+    }
+    serde_json::from_value(value).unwrap_or(stack)
+}
+
+/// A Stack with the outputs that the API server has.
+fn with_first_outputs<K: Object>(stack: K, world: &World) -> K {
+    let mut value = serde_json::to_value(&stack).unwrap_or_default();
+    let namespace = stack.namespace().unwrap_or_default();
+    let stored = world.object(&outside::key_in(&namespace, outside::STACK_KIND, &stack.name_any()));
+    if let Some(outputs) = stored.map(|stored| stored["status"]["outputs"].clone()).filter(Value::is_object) {
+        value["status"]["outputs"] = outputs;
     }
     serde_json::from_value(value).unwrap_or(stack)
 }
@@ -299,6 +310,7 @@ impl Cluster for Wire {
             object = match self.breakage {
                 Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
                 Some(Breakage::Warnings) => without_warning(object, self.world.now()),
+                Some(Breakage::Outputs) => with_first_outputs(object, &self.world),
                 Some(Breakage::Failures) => with_last_update(object, |_, last| {
                     if last["failures"].as_i64() > Some(0) {
                         last["failures"] = MAX_FAILURES.into();

@@ -1,12 +1,12 @@
 //! The checks of plans, and of the state at rest.
 
-use std::iter;
+use std::{collections::BTreeMap, iter};
 
 use driftless_api::{Stack, Update, finalizer, uid_of};
 use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{
-    Admissions, Effect, PlanState, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations,
+    Admissions, Effect, LastUpdateState, PlanState, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations,
 };
 use driftless_kubernetes::{Cluster, Object, Pages, Selector};
 use driftless_testkit::{CLUSTER, World};
@@ -125,6 +125,25 @@ impl Machine {
             format!("{}: {:?} {last:?} {:?}", stack.name_any(), status.readiness, status.outputs)
         });
         format!("{:#?}\n{}", self.ledger.borrow().effects(), stacks.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The state of each Stack that follows from its spec, source and Secret alone. `None` where chance decides: after a failed
+    /// run, where users judge plans, and behind a prerequisite.
+    pub(super) fn settled(&self) -> BTreeMap<String, Option<String>> {
+        let ledger = self.ledger.borrow();
+        let settled = outside::stacks(&self.calm).into_iter().map(|stack| {
+            let StackStatus { readiness, last_update, outputs, plan, .. } = CoreStack::from(&stack).status;
+            let reason = match &readiness {
+                Some(Readiness::Reconciling { reason, .. } | Readiness::Stalled { reason, .. }) => Some(*reason),
+                Some(Readiness::Ready) | None => None,
+            };
+            let has_failed = last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
+            let is_by_chance = has_failed || plan.proposal.is_some() || reason == Some(StackReason::PrerequisiteNotSatisfied);
+            let last = last_update.map(|last| (last.generation, last.reconcile_request, last.last_successful_commit));
+            let state = format!("{reason:?} {last:?} {:?} {outputs:?}", ledger.secret_of(&uid_of(&stack)));
+            (stack.name_any(), (!is_by_chance).then_some(state))
+        });
+        settled.collect()
     }
 
     /// Checks the state at rest.

@@ -10,6 +10,7 @@ use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::{
     chances::{Chances, Dice, Trouble},
@@ -327,8 +328,9 @@ fn report(
     plan: Option<&PlannedChanges>,
 ) {
     let value = format!("{}{}output", spec.run.update.namespace, hostile::CANARY).into();
-    let outputs =
-        matches!(verdict, Verdict::Succeeded {}).then(|| [("n".to_owned(), OutputValue { value, secret: true })].into());
+    let source = OutputValue { value: json!(spec.source), secret: false };
+    let outputs = [("n".to_owned(), OutputValue { value, secret: true }), ("source".to_owned(), source)];
+    let outputs = matches!(verdict, Verdict::Succeeded {}).then(|| outputs.into());
     let result = RunResult {
         outputs,
         project: Some(project_of(&spec.stack)),

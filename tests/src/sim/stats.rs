@@ -54,6 +54,8 @@ stats! {
     destroys: u64 = sum,
     /// Plans that were not the approved ones any more when they were to be applied.
     stale: u64 = sum,
+    /// Stacks whose final state was compared with that without troubles.
+    compared: u64 = sum,
     /// Operations that failed or were killed.
     failures: u64 = sum,
     /// Operations that were stopped.
