@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use driftless_contract::{Drift, DriftedResource, ResourceFailure, ResourceStep};
+use driftless_contract::{Drift, DriftedResource, PlannedChanges, ResourceFailure, ResourceStep};
 use jiff::Timestamp;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
@@ -62,6 +62,10 @@ pub struct Events {
     running: Vec<(Step, i64)>,
     /// A step has started that changes something outside.
     pub(crate) acted: bool,
+    /// The mandatory policies that resources violate, as `policy "a" of pack "b": URN`; the first ten.
+    pub(crate) violated: Vec<String>,
+    /// The same for advisory policies.
+    pub(crate) advice: Vec<String>,
     /// See [`Events::under`].
     violations: Option<Rc<Violations>>,
     errors: Vec<String>,
@@ -88,6 +92,19 @@ struct Event {
     diagnostic: Option<Diagnostic>,
     #[serde(rename = "summaryEvent")]
     summary: Option<Summary>,
+    #[serde(rename = "policyEvent")]
+    policy: Option<Violation>,
+}
+
+/// A violation of a policy, without its message, which may contain values.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Violation {
+    #[serde(default)]
+    resource_urn: String,
+    policy_name: String,
+    policy_pack_name: String,
+    enforcement_level: String,
 }
 
 #[derive(Deserialize)]
@@ -270,6 +287,17 @@ impl Events {
         }
         if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
+        }
+        if let Some(Violation { resource_urn, policy_name, policy_pack_name, enforcement_level }) = event.policy {
+            let (kept, most) = match enforcement_level.as_str() {
+                "mandatory" => (&mut self.violated, MAX_FAILURES),
+                _ => (&mut self.advice, PlannedChanges::MAX_ADVICE),
+            };
+            let text = mask.apply(&format!("policy {policy_name:?} of pack {policy_pack_name:?}: {resource_urn}"));
+            let text = cut(&text, MAX_FAILURE_BYTES);
+            if kept.len() < most && !kept.contains(&text) {
+                kept.push(text);
+            }
         }
         let Some(Diagnostic { urn, message, severity }) = event.diagnostic else { return };
         if severity == "warning" && self.pending.is_empty() {

@@ -153,7 +153,7 @@ impl Stack {
 
 fn request(approved: Option<&PlanHash>) -> PlanRequest {
     let binding = PlanHash::parse(&"b".repeat(64)).unwrap();
-    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned() }
+    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned(), packs: Vec::new() }
 }
 
 /// A program with these objects: name, content, and the rest of the resource.

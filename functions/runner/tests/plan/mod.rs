@@ -17,7 +17,7 @@ const VIOLATION: &str = r#"{"diagnosticEvent":{"urn":"urn:a","message":"resource
 
 fn request(approved: Option<&PlanHash>) -> PlanRequest {
     let binding = PlanHash::parse(&"b".repeat(64)).unwrap();
-    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned() }
+    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned(), packs: Vec::new() }
 }
 
 fn planning(name: &str) -> Aws {
