@@ -66,6 +66,8 @@ pub struct Events {
     pub(crate) violated: Vec<String>,
     /// The same for advisory policies.
     pub(crate) advice: Vec<String>,
+    /// Both with the messages of the policies, for the log.
+    pub(crate) told: Vec<String>,
     /// See [`Events::under`].
     violations: Option<Rc<Violations>>,
     errors: Vec<String>,
@@ -96,10 +98,11 @@ struct Event {
     policy: Option<Violation>,
 }
 
-/// A violation of a policy, without its message, which may contain values.
+/// A violation of a policy. Its message may contain values.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Violation {
+    message: String,
     #[serde(default)]
     resource_urn: String,
     policy_name: String,
@@ -288,16 +291,8 @@ impl Events {
         if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
         }
-        if let Some(Violation { resource_urn, policy_name, policy_pack_name, enforcement_level }) = event.policy {
-            let (kept, most) = match enforcement_level.as_str() {
-                "mandatory" => (&mut self.violated, MAX_FAILURES),
-                _ => (&mut self.advice, PlannedChanges::MAX_ADVICE),
-            };
-            let text = mask.apply(&format!("policy {policy_name:?} of pack {policy_pack_name:?}: {resource_urn}"));
-            let text = cut(&text, MAX_FAILURE_BYTES);
-            if kept.len() < most && !kept.contains(&text) {
-                kept.push(text);
-            }
+        if let Some(violation) = event.policy {
+            self.take_violation(violation, mask);
         }
         let Some(Diagnostic { urn, message, severity }) = event.diagnostic else { return };
         if severity == "warning" && self.pending.is_empty() {
@@ -324,6 +319,21 @@ impl Events {
         let bytes: usize = kept.iter().map(String::len).sum();
         if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
             kept.push(words);
+        }
+    }
+
+    fn take_violation(&mut self, violation: Violation, mask: &Mask) {
+        let Violation { message, resource_urn, policy_name, policy_pack_name, enforcement_level: level } = violation;
+        let (kept, most) = match level.as_str() {
+            "mandatory" => (&mut self.violated, MAX_FAILURES),
+            _ => (&mut self.advice, PlannedChanges::MAX_ADVICE),
+        };
+        let text = mask.apply(&format!("policy {policy_name:?} of pack {policy_pack_name:?}: {resource_urn}"));
+        let text = cut(&text, MAX_FAILURE_BYTES);
+        if kept.len() < most && !kept.contains(&text) {
+            let message = cut(&mask.apply(message.trim_end()), MAX_FAILURE_BYTES);
+            self.told.push(format!("{level} {text}: {message}"));
+            kept.push(text);
         }
     }
 

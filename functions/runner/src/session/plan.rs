@@ -146,6 +146,10 @@ impl Session<'_> {
         if !events.errors().is_empty() {
             ended.words = events.errors();
         }
+        // Pulumi's own output is the digest, which is not shown.
+        for told in &events.told {
+            self.log.say(&format!("driftless: {told}"));
+        }
         self.judge(&ended).map_err(|failure| failure.of_policies(&events, false).of_plan_flags())?;
         let read = || -> io::Result<Preview> {
             let mut preview = Preview::default();
