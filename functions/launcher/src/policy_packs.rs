@@ -49,7 +49,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
                     let why = self.why_no_pack(&object, &digest).await?;
                     let place = format!("{kind} {source:?} in namespace {:?}", object.namespace);
                     self.request_tree(hint, object, &folder).await?;
-                    return Err(unavailable(format!("{at}.digest is {digest}, and that content of {place} is not stored: {why}")));
+                    return Err(unavailable(format!(
+                        "{at}.digest is {digest}, and that content of {place} is not stored: {why}"
+                    )));
                 };
                 pack.manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
                 packs.push(pack);
@@ -65,7 +67,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(match outcome.map(|outcome| (outcome.subject, outcome.failure)) {
             Some((subject, Some(failure))) if [digest.as_str(), ""].contains(&subject.as_str()) => failure.message,
             Some((subject, _)) if subject != digest.as_str() => {
-                format!("its artifact has the digest {subject}; correct one of them, so that the source offers what the policy names")
+                format!(
+                    "its artifact has the digest {subject}; correct one of them, so that the source offers what the policy names"
+                )
             }
             _ => "it is being fetched, which needs the source to exist in a namespace that Driftless watches".into(),
         })

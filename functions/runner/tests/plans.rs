@@ -13,12 +13,10 @@ use std::{
 };
 
 use driftless_contract::{
-    ChangeKind, Config, ConfigValue, Env, Operation, PlanHash, PlanRequest, PlannedChanges, RunPack, RunResult, RunSpec, Verdict,
+    ChangeKind, Config, ConfigValue, Env, Operation, PlanHash, PlanRequest, PlannedChanges, RunResult, RunSpec, Verdict,
 };
 
-use driftless_source::Digest;
-
-use self::aws::{Aws, stored};
+use self::aws::Aws;
 
 #[allow(dead_code, reason = "the tests of run.rs use more of it")]
 mod aws;
@@ -409,29 +407,23 @@ const RULES: &str = r#"[
   { "level": "advisory", "name": "no-old", "word": "old" }
 ]"#;
 
+const PACK: [(&str, &str); 2] = [("world/PulumiPolicy.yaml", "runtime: world\nversion: 1.0.0\n"), ("world/rules.json", RULES)];
+
 impl Stack {
-    /// A request that holds the run to a policy pack of these files, which the task's folder has.
-    fn held(&self, approved: Option<&PlanHash>, files: &[(&str, &str)]) -> PlanRequest {
+    /// A request that holds the run to [`PACK`].
+    fn held(&self, approved: Option<&PlanHash>) -> PlanRequest {
         let link = self.aws.dir.join("bin/pulumi-analyzer-policy-world");
         let _: std::io::Result<()> = fs::remove_file(&link);
-        symlink(self.aws.dir.join("home/plugins/resource-world-v1.0.0/pulumi-resource-world").canonicalize().unwrap(), link).unwrap();
-        let (manifest, pack) = stored(files);
-        let manifest = manifest.to_bytes();
-        let manifest_sha256 = Digest::sha256(&manifest).hex().to_owned();
-        self.aws.put("in/policies/0/manifest", manifest);
-        self.aws.put("in/policies/0/pack", pack);
-        let pack = RunPack { policy: "prod".into(), name: "rules".into(), dir: "world".into(), manifest_sha256 };
-        PlanRequest { packs: vec![pack], ..request(approved) }
+        symlink(self.aws.dir.join("home/plugins/resource-world-v1.0.0/pulumi-resource-world").canonicalize().unwrap(), link)
+            .unwrap();
+        PlanRequest { packs: vec![self.aws.put_policy_pack(&PACK)], ..request(approved) }
     }
 
     /// A proposal of a program that is held to [`RULES`].
     async fn propose_held(&self, program: &str) -> RunResult {
-        self.run(program, |spec| (spec.operation, spec.plan) = (Operation::Preview, Some(self.held(None, PACK)))).await
+        self.run(program, |spec| (spec.operation, spec.plan) = (Operation::Preview, Some(self.held(None)))).await
     }
 }
-
-const PACK: &[(&str, &str)] =
-    &[("world/PulumiPolicy.yaml", "runtime: world\nversion: 1.0.0\n"), ("world/rules.json", RULES), ("other", "")];
 
 #[tokio::test]
 async fn policy_pack_fails_the_preview_and_the_update_and_advises() {
@@ -448,56 +440,26 @@ async fn policy_pack_fails_the_preview_and_the_update_and_advises() {
     let base = program(&[("a", "old", "")], "");
     let plan = stack.propose_held(&base).await.plan.unwrap();
     assert_eq!(plan.advice, [format!("policy \"no-old\" of pack \"world\": {urn}a")]);
-    let applied = stack.run(&base, |spec| spec.plan = Some(stack.held(Some(&plan.hash), PACK))).await;
+    let applied = stack.run(&base, |spec| spec.plan = Some(stack.held(Some(&plan.hash)))).await;
     assert_eq!((&applied.verdict, stack.file("a").as_deref()), (&Verdict::Succeeded {}, Some("old")));
 
     // A value that only the update knows. The size of the first object is 2.
-    let late = program(&[("a", "v2", "")], "\n  c:\n    type: world:Object\n    properties: { path: FILES/c, content: \"${a.size}x\" }\n");
+    let late = program(
+        &[("a", "v2", "")],
+        "\n  c:\n    type: world:Object\n    properties: { path: FILES/c, content: \"${a.size}x\" }\n",
+    );
     let plan = stack.propose_held(&late).await.plan.unwrap();
     assert_eq!(plan.advice, [""; 0]);
     // A program that empties the pack while it is previewed, and so before the update.
-    stack.after_each_call("for rules in \"$PULUMI_HOME\"/../share/.driftless/policies/*/*/rules.json; do echo '[]' > \"$rules\"; done");
-    let stopped = stack.run(&late, |spec| spec.plan = Some(stack.held(Some(&plan.hash), PACK))).await;
+    stack.after_each_call(
+        "for rules in \"$PULUMI_HOME\"/../share/.driftless/policies/*/*/rules.json; do echo '[]' > \"$rules\"; done",
+    );
+    let stopped = stack.run(&late, |spec| spec.plan = Some(stack.held(Some(&plan.hash)))).await;
     let (why, message) = reason(&stopped);
-    let words = format!("mandatory policy \"no-size\" of pack \"world\": {urn}c; the update stopped there, and earlier steps remain; ");
+    let words =
+        format!("mandatory policy \"no-size\" of pack \"world\": {urn}c; the update stopped there, and earlier steps remain; ");
     assert!(why == "PolicyViolation" && message.starts_with(&words), "{why} {message}");
     assert_eq!((stack.file("a").as_deref(), stack.file("c")), (Some("v2"), None));
-}
-
-#[tokio::test]
-async fn policy_pack_is_the_one_of_the_run_before_pulumi_starts() {
-    let stack = Stack::new("pinned");
-    let base = program(&[("a", "open", "")], "");
-    let none = Env { name: "PULUMI_DEBUG_LANGUAGES".into(), value: "yaml:1".into(), secret: false, below_identity: false };
-    let run = async |program: &str, change: &dyn Fn(&mut RunSpec)| {
-        let change = |spec: &mut RunSpec| {
-            spec.plan = Some(stack.held(None, PACK));
-            change(spec);
-        };
-        reason(&stack.run(program, change).await).1.to_owned()
-    };
-    let of = "policy pack \"rules\" of PlanPolicy \"prod\"";
-    // Another tree than the launcher names, a file that changed on the way, and directories that are no packs.
-    let other = |spec: &mut RunSpec| stack.aws.put("in/policies/0/manifest", stored(&[("world/rules.json", "[]")]).0.to_bytes());
-    let changed = |_: &mut RunSpec| stack.aws.put("in/policies/0/pack", stored(PACK).1.to_ascii_uppercase());
-    let dir = |dir: &str| move |spec: &mut RunSpec| spec.plan.as_mut().unwrap().packs[0].dir = dir.into();
-    for (words, message) in [
-        (format!("{of}: tree has another manifest than the run names; nothing was changed"), run(&base, &other).await),
-        (format!("{of}: file \"world/PulumiPolicy.yaml\": "), run(&base, &changed).await),
-        (format!("{of}: source has no directory \"none\"; nothing was changed"), run(&base, &dir("none")).await),
-        (format!("{of}: the artifact has no PulumiPolicy.yaml in its root; nothing was changed"), run(&base, &dir("")).await),
-        (
-            format!("environment variable PULUMI_DEBUG_LANGUAGES can replace what runs {of}; nothing was changed; remove it"),
-            run(&base, &|spec: &mut RunSpec| spec.env.push(none.clone())).await,
-        ),
-        (
-            format!("plugins.analyzers of Pulumi.yaml can replace what runs {of}; nothing was changed; remove it"),
-            run(&format!("plugins: {{ analyzers: [{{ name: policy-world, path: . }}] }}\n{base}"), &|_| {}).await,
-        ),
-    ] {
-        assert!(message.starts_with(&words), "{message}");
-    }
-    assert_eq!(stack.file("a"), None);
 }
 
 #[tokio::test]

@@ -20,7 +20,10 @@ fn world(operation: &str, ours: &Value, digest: &str) -> World {
     of_stack(&world, "n", operation, &json!({}));
     let more = json!({ "status": { "driftless": { "plan": { "governed": true } } } });
     world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &more));
-    world.insert(driftless_core::merge(world.object(&key("Update", "n", "u")).unwrap(), &json!({ "spec": { "driftless": ours } })));
+    world.insert(driftless_core::merge(
+        world.object(&key("Update", "n", "u")).unwrap(),
+        &json!({ "spec": { "driftless": ours } }),
+    ));
     world.insert(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n", "labels": { "env": "prod" } } }));
     for (name, env) in [("prod", "prod"), ("test", "test")] {
         let reference = json!({ "kind": "OCIRepository", "namespace": "platform", "name": "rules" });
@@ -59,7 +62,10 @@ fn run_gets_the_pack_of_the_digest_and_another_one_is_another_plan() {
         let plan = plan(&world);
         let [pack] = &plan.packs[..] else { panic!("{:?}", plan.packs) };
         assert_eq!(pack.to_string(), "policy pack \"aws\" of PlanPolicy \"prod\"");
-        assert_eq!((pack.dir.as_str(), driftless_source::Digest::sha256(&files["in/policies/0/manifest"]).hex()), ("aws", &*pack.manifest_sha256));
+        assert_eq!(
+            (pack.dir.as_str(), driftless_source::Digest::sha256(&files["in/policies/0/manifest"]).hex()),
+            ("aws", &*pack.manifest_sha256)
+        );
         plan.binding
     };
     let (one, again, two) = (run('a', "one"), run('a', "one"), run('b', "two"));
@@ -97,7 +103,10 @@ fn run_waits_for_the_content_of_the_digest() {
         assert_eq!(reason, "PolicyPackUnavailable", "{said}");
         let at = format!("policy pack \"aws\" of PlanPolicy \"prod\": spec.policyPacks.digest is {}", digest('a'));
         assert!(said.starts_with(&at) && said.contains(words), "{said}");
-        let fetches = received(&world).iter().filter(|message| matches!(message, Message::Fetch(fetch) if fetch.source == source())).count();
+        let fetches = received(&world)
+            .iter()
+            .filter(|message| matches!(message, Message::Fetch(fetch) if fetch.source == source()))
+            .count();
         assert_eq!(fetches, 1);
         assert!(world.live_tasks().is_empty());
     }

@@ -39,7 +39,8 @@ impl Session<'_> {
             let tree = self.folder.keys.policy_pack(number);
             let once = || hydrate(self.folder, &tree, &pack.dir, &[], &pack.manifest_sha256, &root);
             let written = async { once.retry(back_off()).when(HydrateError::passes).await.map_err(HydrateError::failure) };
-            let failed = |failure: Failure| Failure { message: format!("{pack}: {}; nothing was changed", failure.message), ..failure };
+            let failed =
+                |failure: Failure| Failure { message: format!("{pack}: {}; nothing was changed", failure.message), ..failure };
             self.unless_stopped(async { written.await.map_err(failed) }).await?;
             let dir = root.join(&pack.dir);
             if !dir.join(PACK).is_file() {
@@ -69,7 +70,9 @@ fn own_hosts(project: &Path) -> Option<String> {
         };
         let Ok(project) = serde_saphyr::from_str::<Value>(&text) else { return Some(format!("the unreadable {file}")) };
         // Pulumi ignores the case of keys in JSON.
-        let part = |of: &Value, name: &str| of.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, part)| part.clone());
+        let part = |of: &Value, name: &str| {
+            of.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, part)| part.clone())
+        };
         let plugins = part(&project, "plugins")?;
         let own = HOSTS.iter().find(|kind| part(&plugins, kind).is_some())?;
         Some(format!("plugins.{own} of {file}"))
