@@ -1,5 +1,6 @@
 //! Plans of the real Pulumi: which changes make another plan, and that only the approved one is applied. Needs `pulumi`,
-//! `pulumi-language-yaml` and `pulumi-resource-world` in `target/tools`, so that only `make unit` runs it.
+//! `pulumi-language-yaml`, `pulumi-analyzer-policy-world` and `pulumi-resource-world` in `target/tools`, so that only `make unit` runs
+//! it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -36,7 +37,10 @@ impl Stack {
         let plugin = aws.dir.join("home/plugins/resource-world-v1.0.0");
         fs::create_dir_all(&plugin).unwrap();
         let bin = aws.dir.join("bin");
-        for (tool, dir) in [("pulumi", &bin), ("pulumi-language-yaml", &bin), ("pulumi-resource-world", &plugin)] {
+        let analyzer = "pulumi-analyzer-policy-world";
+        for (tool, dir) in
+            [("pulumi", &bin), ("pulumi-language-yaml", &bin), (analyzer, &bin), ("pulumi-resource-world", &plugin)]
+        {
             let (found, link) = (tools.join(tool), dir.join(tool));
             assert!(found.exists(), "{found:?} is missing; run tests/tools/install pulumi provider");
             let _: std::io::Result<()> = fs::remove_file(&link);
@@ -402,9 +406,9 @@ async fn destroy_and_refresh_are_bound_by_the_state() {
 
 /// The rules of a policy pack of the tests' own analyzer, by level, name, and the word that a resource must not have.
 const RULES: &str = r#"[
-  { "level": "mandatory", "name": "no-open", "word": "open" },
-  { "level": "mandatory", "name": "no-size", "word": "2x" },
-  { "level": "advisory", "name": "no-old", "word": "old" }
+  { "level": "mandatory", "name": "no-open", "word": "\"content\":\"open\"" },
+  { "level": "mandatory", "name": "no-size", "word": "\"content\":\"2x\"" },
+  { "level": "advisory", "name": "no-old", "word": "\"content\":\"old\"" }
 ]"#;
 
 const PACK: [(&str, &str); 2] = [("world/PulumiPolicy.yaml", "runtime: world\nversion: 1.0.0\n"), ("world/rules.json", RULES)];
@@ -412,10 +416,6 @@ const PACK: [(&str, &str); 2] = [("world/PulumiPolicy.yaml", "runtime: world\nve
 impl Stack {
     /// A request that holds the run to [`PACK`].
     fn held(&self, approved: Option<&PlanHash>) -> PlanRequest {
-        let link = self.aws.dir.join("bin/pulumi-analyzer-policy-world");
-        let _: std::io::Result<()> = fs::remove_file(&link);
-        symlink(self.aws.dir.join("home/plugins/resource-world-v1.0.0/pulumi-resource-world").canonicalize().unwrap(), link)
-            .unwrap();
         PlanRequest { packs: vec![self.aws.put_policy_pack(&PACK)], ..request(approved) }
     }
 

@@ -69,7 +69,7 @@ pub struct PlanPolicyPack {
 #[serde(rename_all = "camelCase")]
 pub struct PlanPolicySource {
     /// Kind of the source, in the API group `source.toolkit.fluxcd.io`.
-    #[schemars(regex(pattern = "^(GitRepository|OCIRepository|Bucket)$"))]
+    #[schemars(regex(pattern = "^(GitRepository|OCIRepository|Bucket|ExternalArtifact)$"))]
     pub kind: String,
     /// Name of the source.
     #[schemars(length(min = 1, max = 253))]
