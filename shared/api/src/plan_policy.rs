@@ -75,7 +75,7 @@ pub struct PlanPolicySource {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Namespace of the source.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(max = 63), regex(pattern = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub namespace: String,
 }
 

@@ -58,12 +58,12 @@ fn run_gets_the_pack_of_the_digest_and_another_one_is_another_plan() {
         store(&world, &digest('b'), "two");
         reconcile(&world, &hint("u"));
         let files = task_folder(&world);
-        assert_eq!(files["in/policies/0/pack"], text.as_bytes());
+        assert_eq!(files["policies/0/pack"], text.as_bytes());
         let plan = plan(&world);
         let [pack] = &plan.packs[..] else { panic!("{:?}", plan.packs) };
         assert_eq!(pack.to_string(), "policy pack \"aws\" of PlanPolicy \"prod\"");
         assert_eq!(
-            (pack.dir.as_str(), driftless_source::Digest::sha256(&files["in/policies/0/manifest"]).hex()),
+            (pack.dir.as_str(), driftless_source::Digest::sha256(&files["policies/0/manifest"]).hex()),
             ("aws", &*pack.manifest_sha256)
         );
         plan.binding
