@@ -15,6 +15,7 @@ mod identity;
 mod images;
 mod inputs;
 mod plan;
+mod policy_packs;
 mod read;
 mod request;
 mod source;

@@ -2,7 +2,7 @@
 
 use driftless_api::{PLAN_POLICIES, Stack, Update, UpdateSpec};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunSource, RunSpec, Uid};
+use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunPack, RunSource, RunSpec, Uid};
 use driftless_core::{Governance, PlanHash};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
@@ -29,6 +29,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         request: &Request,
         image: Option<&str>,
         scope: Option<&str>,
+        packs: Vec<RunPack>,
         spec: &mut RunSpec,
     ) -> Result<(), Error> {
         let (Some(mode), Some(stack)) = (&request.plan, &request.stack) else { return Ok(()) };
@@ -43,9 +44,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         spec.plan = Some(PlanRequest {
             key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_str().as_bytes()])),
-            binding: binding(&key, &stack.uid, image, spec),
+            binding: binding(&key, &stack.uid, image, &packs, spec),
             tree,
             approved,
+            packs,
         });
         Ok(())
     }
@@ -97,7 +99,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
 /// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
 /// covers secret values.
-fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, spec: &RunSpec) -> PlanHash {
+fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, packs: &[RunPack], spec: &RunSpec) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
     let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
@@ -107,7 +109,7 @@ fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, spec: &RunSpec) -> P
         RunSource::Tree { dir, paths, .. } => (Some(dir), Some(paths)),
         RunSource::Project(_) => (None, None),
     };
-    let flags = json!({
+    let mut flags = json!({
         "operation": operation.as_str(),
         "stack": spec.stack,
         "create": spec.create,
@@ -130,6 +132,9 @@ fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, spec: &RunSpec) -> P
         "inputs": spec.inputs,
         "image": image,
     });
+    if !packs.is_empty() {
+        flags["policyPacks"] = packs.iter().map(|pack| json!([pack.manifest_sha256, pack.dir])).collect();
+    }
     PlanHash::from(key.digest([b"binding".as_slice(), stack_uid.as_str().as_bytes(), flags.to_string().as_bytes()]))
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Prepared {
     pub(crate) project: Option<ProjectInfo>,
     /// `None` for a project without a source.
     pub(crate) tree: Option<StoredTree>,
+    /// The policy packs that the run is held to, as in its spec.
+    pub(crate) packs: Vec<StoredTree>,
     /// What the run installs may be kept for later runs of its source: its revision is one that its Stack follows.
     pub(crate) stores: bool,
     /// What to do with the sealed copy.
@@ -210,7 +212,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             plan: None,
         };
         let scope = ours.tree.as_ref().and_then(|tree| tree.scope.as_deref());
-        self.request_plan(request, shape.image.as_deref(), scope, &mut spec).await?;
+        let (packs, trees) = self.policy_packs(hint, request).await?;
+        self.request_plan(request, shape.image.as_deref(), scope, packs, &mut spec).await?;
         // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
         let seal = match (&request.stack, operation) {
             (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
@@ -218,7 +221,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             _ => Seal::Leave,
         };
         let stores = request.stack.is_some();
-        Ok(Prepared { run, spec, shape, project, tree, stores, seal, account, is_last, kept })
+        Ok(Prepared { run, spec, shape, project, tree, packs: trees, stores, seal, account, is_last, kept })
     }
 
     /// The sealed inputs of a Stack, if there are any.
@@ -249,11 +252,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             if let Some(refused) = self.refused_source(&object, &digest).await? {
                 return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
             }
-            // The Updates of one source request it within moments of each other and are deduplicated; a later request must not
-            // be.
-            let deduplication = keys::hash(&["launcher", &folder, &(self.now.as_second() / 60).to_string()]);
-            let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
-            self.queues.fetch(&request, &deduplication).await?;
+            self.request_tree(hint, object, &folder).await?;
             let words = format!(
                 "tree of {} {:?} with digest {digest} is not stored; a new fetch was requested, which succeeds if the source still \
                  has that artifact",
@@ -266,6 +265,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
         let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
         Ok((source, project, Some(StoredTree { source: object, folder, manifest })))
+    }
+
+    /// Requests a fetch of a source whose tree is missing.
+    pub(crate) async fn request_tree(&self, hint: &LaunchHint, source: ObjectKey, folder: &TreeFolder) -> Result<(), Error> {
+        // The Updates of one source request it within moments of each other and are deduplicated; a later request must not be.
+        let deduplication = keys::hash(&["launcher", folder, &(self.now.as_second() / 60).to_string()]);
+        let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
+        Ok(self.queues.fetch(&request, &deduplication).await?)
     }
 
     /// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which the runner will report.

@@ -40,9 +40,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         let folder = keys::task(&self.settings.task_role_id, task);
         self.objects.write(&folder.run(), &TaskRun { version: VERSION, run: prepared.run.clone() }).await?;
-        if let Some(tree) = &prepared.tree {
-            self.objects.put(&folder.manifest(), tree.manifest.clone()).await?;
-            self.objects.copy(&tree.folder.pack(), &folder.pack()).await?;
+        let packs = prepared.packs.iter().enumerate().map(|(number, pack)| (folder.policy_pack(number), pack));
+        for (place, tree) in prepared.tree.iter().map(|tree| (folder.tree(), tree)).chain(packs) {
+            self.objects.put(&place.manifest(), tree.manifest.clone()).await?;
+            self.objects.copy(&tree.folder.pack(), &place.pack()).await?;
         }
         let cache = self.give_cache(prepared, launch, &folder).await;
         match &prepared.seal {

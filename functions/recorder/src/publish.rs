@@ -125,11 +125,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     }
 
     /// Deletes what the task received and what it reported. The log stays in the folder until that expires, because a copy of it
-    /// may still be in progress. `in/run` stays until everything is published.
+    /// may still be in progress, and so do policy packs, which have no secrets. `in/run` stays until everything is published.
     async fn delete_task_documents(&self, task: &TaskFolder) -> Result<(), Error> {
         let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
+        let tree = task.tree();
         let keys: [&str; 7] =
-            [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
+            [&task.spec(), &task.identity(), &task.result(), &tree.pack(), &tree.manifest(), &task.lock(), &task.progress()];
         let keys: Vec<_> = keys.into_iter().chain(archives.iter().map(String::as_str)).collect();
         Ok(self.objects.delete_all(&keys).await?)
     }

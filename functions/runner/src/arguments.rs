@@ -1,6 +1,6 @@
 //! The arguments of Pulumi's calls. A secret is never an argument, because other processes can see those.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use driftless_contract::{Config, ConfigValue, Lock, Operation, RunSpec};
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
 
 /// The preview from which the plan of an operation is made. Without `--expect-no-changes`, because a preview that fails writes no
 /// plan. Its standard output has no secrets, and is not shown.
-pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path) -> Call {
+pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path, packs: &[PathBuf]) -> Call {
     use Operation::{Destroy, Preview, Refresh, Up};
     let mut arguments: Vec<String> = match spec.operation {
         Up | Preview => vec!["preview".into(), "--json".into(), "--show-sames".into(), "--show-reads".into()],
@@ -228,18 +228,25 @@ pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path) -> Call {
     flag(spec.run_program, &[Refresh, Destroy], "--run-program");
     arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
     arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));
+    arguments.extend(policy_packs(packs));
     Call::new(arguments, Some(&spec.stack))
 }
 
 /// The operation that applies a plan. Never with `--skip-preview`: without a preview, Pulumi finds a difference only after it has
 /// changed other resources.
-pub(crate) fn apply(spec: &RunSpec, event_log: &Path, plan: &Path) -> Call {
+pub(crate) fn apply(spec: &RunSpec, event_log: &Path, plan: &Path, packs: &[PathBuf]) -> Call {
     let mut call = operation(spec, event_log);
     if spec.operation == Operation::Up {
         call.arguments.retain(|argument| argument != "--skip-preview");
         call.arguments.push(format!("--plan={}", plan.display()));
     }
+    call.arguments.extend(policy_packs(packs));
     call
+}
+
+/// Holds a preview or an update to policy packs, by their directories.
+fn policy_packs(packs: &[PathBuf]) -> impl Iterator<Item = String> {
+    packs.iter().map(|dir| format!("--policy-pack={}", dir.display()))
 }
 
 /// The flags for Pulumi's log on standard error, with which every call starts.

@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use driftless_contract::{Drift, DriftedResource, ResourceFailure, ResourceStep};
+use driftless_contract::{Drift, DriftedResource, PlannedChanges, ResourceFailure, ResourceStep};
 use jiff::Timestamp;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
@@ -62,6 +62,12 @@ pub struct Events {
     running: Vec<(Step, i64)>,
     /// A step has started that changes something outside.
     pub(crate) acted: bool,
+    /// The mandatory policies that resources violate, as `policy "a" of pack "b": URN`; the first ten.
+    pub(crate) violated: Vec<String>,
+    /// The same for advisory policies.
+    pub(crate) advice: Vec<String>,
+    /// Both with the messages of the policies, for the log.
+    pub(crate) told: Vec<String>,
     /// See [`Events::under`].
     violations: Option<Rc<Violations>>,
     errors: Vec<String>,
@@ -88,6 +94,20 @@ struct Event {
     diagnostic: Option<Diagnostic>,
     #[serde(rename = "summaryEvent")]
     summary: Option<Summary>,
+    #[serde(rename = "policyEvent")]
+    policy: Option<Violation>,
+}
+
+/// A violation of a policy. Its message may contain values.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Violation {
+    message: String,
+    #[serde(default)]
+    resource_urn: String,
+    policy_name: String,
+    policy_pack_name: String,
+    enforcement_level: String,
 }
 
 #[derive(Deserialize)]
@@ -271,6 +291,9 @@ impl Events {
         if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
         }
+        if let Some(violation) = event.policy {
+            self.take_violation(violation, mask);
+        }
         let Some(Diagnostic { urn, message, severity }) = event.diagnostic else { return };
         if severity == "warning" && self.pending.is_empty() {
             self.pending = pending(&message).map(|operation| mask.apply(&operation)).collect();
@@ -296,6 +319,21 @@ impl Events {
         let bytes: usize = kept.iter().map(String::len).sum();
         if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
             kept.push(words);
+        }
+    }
+
+    fn take_violation(&mut self, violation: Violation, mask: &Mask) {
+        let Violation { message, resource_urn, policy_name, policy_pack_name, enforcement_level: level } = violation;
+        let (kept, most) = match level.as_str() {
+            "mandatory" => (&mut self.violated, MAX_FAILURES),
+            _ => (&mut self.advice, PlannedChanges::MAX_ADVICE),
+        };
+        let text = mask.apply(&format!("policy {policy_name:?} of pack {policy_pack_name:?}: {resource_urn}"));
+        let text = cut(&text, MAX_FAILURE_BYTES);
+        if kept.len() < most && !kept.contains(&text) {
+            let message = cut(&mask.apply(message.trim_end()), MAX_FAILURE_BYTES);
+            self.told.push(format!("{level} {text}: {message}"));
+            kept.push(text);
         }
     }
 

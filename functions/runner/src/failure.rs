@@ -61,6 +61,18 @@ impl Failure {
         Self { reason: FailureReason::PlanUnsupported, message }
     }
 
+    /// Names the mandatory policies of policy packs that failed a preview or an update. Without their messages, which may contain
+    /// values. `acted`: it had begun to change resources.
+    pub(crate) fn of_policies(self, events: &Events, acted: bool) -> Self {
+        if events.violated.is_empty() || self.reason != FailureReason::Unknown || plan::is_violation(&self.message) {
+            return self;
+        }
+        let changed = if acted { "the update stopped there, and earlier steps remain" } else { "nothing was changed" };
+        let remedy = "the log has the messages of the policies; change the resources, or have the policy changed";
+        let message = format!("mandatory {}; {changed}; {remedy}", events.violated.join(", "));
+        Self { reason: FailureReason::PolicyViolation, message }
+    }
+
     /// Adapts the failure of an update under the plan `hash`. `acted`: it had begun to change resources.
     pub(crate) fn of_plan(self, hash: &str, acted: bool) -> Self {
         if !plan::is_violation(&self.message) {

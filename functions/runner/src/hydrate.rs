@@ -6,6 +6,7 @@ use cap_std::{
     ambient_authority,
     fs::{Dir, OpenOptions, OpenOptionsExt},
 };
+use driftless_contract::keys::TreeFolder;
 use driftless_source::{Digest, DigestMismatch, Directory, InvalidManifest, Manifest, Verifier};
 
 use crate::{
@@ -58,12 +59,13 @@ impl HydrateError {
 /// written through one.
 pub(crate) async fn hydrate(
     folder: &Folder,
+    tree: &TreeFolder,
     project: &str,
     paths: &[String],
     manifest_sha256: &str,
     root: &Path,
 ) -> Result<(), HydrateError> {
-    let bytes = folder.get(&folder.keys.manifest()).await?.bytes().await?;
+    let bytes = folder.get(&tree.manifest()).await?.bytes().await?;
     if Digest::sha256(&bytes).hex() != manifest_sha256 {
         return Err(HydrateError::OtherTree);
     }
@@ -77,7 +79,7 @@ pub(crate) async fn hydrate(
     // A listed path that does not exist is part of the digest that the run was decided by: a later revision may add it.
     let parts: Vec<_> = paths.iter().filter_map(|path| manifest.part(path)).collect();
     for part in &parts {
-        files(folder, &dir, part).await?;
+        files(folder, &tree.pack(), &dir, part).await?;
     }
     for (path, target) in parts.iter().flat_map(|part| &part.links) {
         make_parent(&dir, path).and_then(|()| dir.symlink(target, path)).map_err(written(path))?;
@@ -86,8 +88,8 @@ pub(crate) async fn hydrate(
 }
 
 /// Writes the files of a part of the tree with one ranged read.
-async fn files(folder: &Folder, dir: &Dir, part: &Directory<'_>) -> Result<(), HydrateError> {
-    let mut pack = if part.size == 0 { None } else { Some(folder.get_range(&folder.keys.pack(), part.offset, part.size).await?) };
+async fn files(folder: &Folder, pack: &str, dir: &Dir, part: &Directory<'_>) -> Result<(), HydrateError> {
+    let mut pack = if part.size == 0 { None } else { Some(folder.get_range(pack, part.offset, part.size).await?) };
     let mut piece = bytes::Bytes::new();
     for (path, file) in &part.files {
         let mut out = create(dir, path, file.executable).map_err(written(path))?;

@@ -4,6 +4,7 @@ mod dependencies;
 mod operation;
 mod outputs;
 mod plan;
+mod policy_packs;
 mod stack;
 
 use std::{
@@ -320,7 +321,8 @@ impl<'a> Session<'a> {
         }
         match &self.spec.source {
             RunSource::Tree { dir, paths, manifest_sha256 } => {
-                let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.source);
+                let tree = self.folder.keys.tree();
+                let once = || hydrate(self.folder, &tree, dir, paths, manifest_sha256, &self.source);
                 once.retry(back_off()).when(HydrateError::passes).await.map_err(HydrateError::failure)?;
                 let place = self.workspace.display();
                 symlink(&self.pulumi.dir, &self.workspace)

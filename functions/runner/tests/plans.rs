@@ -1,5 +1,6 @@
 //! Plans of the real Pulumi: which changes make another plan, and that only the approved one is applied. Needs `pulumi`,
-//! `pulumi-language-yaml` and `pulumi-resource-world` in `target/tools`, so that only `make unit` runs it.
+//! `pulumi-language-yaml`, `pulumi-analyzer-policy-world` and `pulumi-resource-world` in `target/tools`, so that only `make unit` runs
+//! it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -36,7 +37,10 @@ impl Stack {
         let plugin = aws.dir.join("home/plugins/resource-world-v1.0.0");
         fs::create_dir_all(&plugin).unwrap();
         let bin = aws.dir.join("bin");
-        for (tool, dir) in [("pulumi", &bin), ("pulumi-language-yaml", &bin), ("pulumi-resource-world", &plugin)] {
+        let analyzer = "pulumi-analyzer-policy-world";
+        for (tool, dir) in
+            [("pulumi", &bin), ("pulumi-language-yaml", &bin), (analyzer, &bin), ("pulumi-resource-world", &plugin)]
+        {
             let (found, link) = (tools.join(tool), dir.join(tool));
             assert!(found.exists(), "{found:?} is missing; run tests/tools/install pulumi provider");
             let _: std::io::Result<()> = fs::remove_file(&link);
@@ -48,10 +52,19 @@ impl Stack {
 
     /// Runs a script before each call of Pulumi.
     fn before_each_call(&self, script: &str) {
+        self.wrap(|pulumi| format!("{script}\nexec {pulumi} \"$@\""));
+    }
+
+    /// Runs a script after each call of Pulumi.
+    fn after_each_call(&self, script: &str) {
+        self.wrap(|pulumi| format!("{pulumi} \"$@\"\ncode=$?\n{script}\nexit $code"));
+    }
+
+    fn wrap(&self, script: impl Fn(&str) -> String) {
         let pulumi = self.aws.dir.join("bin/pulumi");
         let real = pulumi.canonicalize().unwrap();
         fs::remove_file(&pulumi).unwrap();
-        fs::write(&pulumi, format!("#!/bin/sh\n{script}\nexec {} \"$@\"\n", real.display())).unwrap();
+        fs::write(&pulumi, format!("#!/bin/sh\n{}\n", script(&real.display().to_string()))).unwrap();
         fs::set_permissions(&pulumi, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -153,7 +166,7 @@ impl Stack {
 
 fn request(approved: Option<&PlanHash>) -> PlanRequest {
     let binding = PlanHash::parse(&"b".repeat(64)).unwrap();
-    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned() }
+    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned(), packs: Vec::new() }
 }
 
 /// A program with these objects: name, content, and the rest of the resource.
@@ -389,6 +402,64 @@ async fn destroy_and_refresh_are_bound_by_the_state() {
     let destroy = of(Operation::Destroy, None).await.plan.unwrap();
     assert_eq!(of(Operation::Destroy, Some(&destroy.hash)).await.verdict, Verdict::Succeeded {});
     assert_eq!((stack.file("a"), stack.file("kept").as_deref()), (None, Some("v1")));
+}
+
+/// The rules of a policy pack of the tests' own analyzer, by level, name, and the word that a resource must not have.
+const RULES: &str = r#"[
+  { "level": "mandatory", "name": "no-open", "word": "\"content\":\"open\"" },
+  { "level": "mandatory", "name": "no-size", "word": "\"content\":\"2x\"" },
+  { "level": "advisory", "name": "no-old", "word": "\"content\":\"old\"" }
+]"#;
+
+const PACK: [(&str, &str); 2] = [("world/PulumiPolicy.yaml", "runtime: world\nversion: 1.0.0\n"), ("world/rules.json", RULES)];
+
+impl Stack {
+    /// A request that holds the run to [`PACK`].
+    fn held(&self, approved: Option<&PlanHash>) -> PlanRequest {
+        PlanRequest { packs: vec![self.aws.put_policy_pack(&PACK)], ..request(approved) }
+    }
+
+    /// A proposal of a program that is held to [`RULES`].
+    async fn propose_held(&self, program: &str) -> RunResult {
+        self.run(program, |spec| (spec.operation, spec.plan) = (Operation::Preview, Some(self.held(None)))).await
+    }
+}
+
+#[tokio::test]
+async fn policy_pack_fails_the_preview_and_the_update_and_advises() {
+    let stack = Stack::new("packs");
+    let secret = "\n  b:\n    type: world:Object\n    properties: { path: FILES/b, content: open, secretContent: \"${word}\" }\n";
+    let denied = stack.propose_held(&program(&[("a", "old", "")], secret)).await;
+    let (why, message) = reason(&denied);
+    let urn = "urn:pulumi:dev::p::world:index:Object::";
+    let words = format!("mandatory policy \"no-open\" of pack \"world\": {urn}b; nothing was changed; ");
+    assert!(why == "PolicyViolation" && message.starts_with(&words), "{why} {message}");
+    assert!(!message.contains("inputs are") && denied.plan.is_none(), "{message}");
+    assert!(stack.stored().contains(&format!("mandatory policy \"no-open\" of pack \"world\": {urn}b: the inputs are")));
+
+    let base = program(&[("a", "old", "")], "");
+    let plan = stack.propose_held(&base).await.plan.unwrap();
+    assert_eq!(plan.advice, [format!("policy \"no-old\" of pack \"world\": {urn}a")]);
+    let applied = stack.run(&base, |spec| spec.plan = Some(stack.held(Some(&plan.hash)))).await;
+    assert_eq!((&applied.verdict, stack.file("a").as_deref()), (&Verdict::Succeeded {}, Some("old")));
+
+    // A value that only the update knows. The size of the first object is 2.
+    let late = program(
+        &[("a", "v2", "")],
+        "\n  c:\n    type: world:Object\n    properties: { path: FILES/c, content: \"${a.size}x\" }\n",
+    );
+    let plan = stack.propose_held(&late).await.plan.unwrap();
+    assert_eq!(plan.advice, [""; 0]);
+    // A program that empties the pack while it is previewed, and so before the update.
+    stack.after_each_call(
+        "for rules in \"$PULUMI_HOME\"/../share/.driftless/policies/*/*/rules.json; do echo '[]' > \"$rules\"; done",
+    );
+    let stopped = stack.run(&late, |spec| spec.plan = Some(stack.held(Some(&plan.hash)))).await;
+    let (why, message) = reason(&stopped);
+    let words =
+        format!("mandatory policy \"no-size\" of pack \"world\": {urn}c; the update stopped there, and earlier steps remain; ");
+    assert!(why == "PolicyViolation" && message.starts_with(&words), "{why} {message}");
+    assert_eq!((stack.file("a").as_deref(), stack.file("c")), (Some("v2"), None));
 }
 
 #[tokio::test]

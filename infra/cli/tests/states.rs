@@ -55,7 +55,7 @@ fn facts(reason: &str, stack: CoreStack) -> Snapshot {
         snapshot.governance = Governance::Unreadable("planpolicies is forbidden".into());
     }
     if reason == StackReason::PolicyViolation.as_str() {
-        let policy = PlanPolicy { name: "production".into(), rules: Err("unknown action".into()) };
+        let policy = PlanPolicy { name: "production".into(), rules: Err("unknown action".into()), packs: Vec::new() };
         snapshot.governance = Governance::Known { floor: None, policies: vec![policy] };
         snapshot.planned = snapshot.stack.status.plan.proposal.as_ref().and_then(|proposal| proposal.plan.clone());
     }

@@ -30,8 +30,8 @@ pub use flux::{Artifact, KINDS, Source};
 pub use guard::{POLICY, guard};
 pub use own_source::OwnSource;
 pub use plan_policy::{
-    NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyRule, PlanPolicySpec,
-    SelectorOperator, governance,
+    NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyPack, PlanPolicyRule,
+    PlanPolicySource, PlanPolicySpec, SelectorOperator, governance,
 };
 pub use program::{
     ConfigurationType, CustomTimeouts, Program, ProgramBody, ProgramConfiguration, ProgramResource, ProgramRoot, ProgramStatus,

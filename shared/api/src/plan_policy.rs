@@ -17,6 +17,8 @@ use crate::names;
 pub const PLAN_POLICIES: (&str, &str) = ("driftless.dev/v1alpha1", "planpolicies");
 /// The maximum number of rules of a policy.
 const MAX_RULES: usize = 50;
+/// The maximum number of policy packs of a policy. Each is a process beside each preview.
+const MAX_PACKS: usize = 5;
 
 /// Rules about the plans of all Stacks in the selected namespaces.
 #[skip_serializing_none]
@@ -34,10 +36,47 @@ const MAX_RULES: usize = 50;
 pub struct PlanPolicySpec {
     /// Namespaces whose Stacks the rules are for; all without it. A selector without a term selects all, too.
     pub namespace_selector: Option<NamespaceSelector>,
+    /// Policy packs of Pulumi that each preview and update of the Stacks is held to.
+    #[schemars(length(max = MAX_PACKS))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policy_packs: Vec<PlanPolicyPack>,
     /// The rules. Without any, the changes of the Stacks go through plans all the same.
     #[schemars(length(max = MAX_RULES))]
     #[serde(default)]
     pub rules: Vec<PlanPolicyRule>,
+}
+
+/// Policy pack of Pulumi: a directory of the artifact of a Flux source.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanPolicyPack {
+    /// Digest of the artifact, as in `status.artifact.digest` of the source. A run does not start with any other content.
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
+    pub digest: String,
+    /// Directory of the pack, which has its `PulumiPolicy.yaml`; the root of the artifact without it.
+    #[schemars(length(max = 256), regex(pattern = "^([A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*)?$"))]
+    pub dir: Option<String>,
+    /// Name of the pack, for messages.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Source that offers the artifact.
+    pub source_ref: PlanPolicySource,
+}
+
+/// Flux source of a policy pack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanPolicySource {
+    /// Kind of the source, in the API group `source.toolkit.fluxcd.io`.
+    #[schemars(regex(pattern = "^(GitRepository|OCIRepository|Bucket|ExternalArtifact)$"))]
+    pub kind: String,
+    /// Name of the source.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Namespace of the source.
+    #[schemars(length(max = 63), regex(pattern = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    pub namespace: String,
 }
 
 /// Rule about plans.
@@ -144,10 +183,19 @@ fn selected(policy: &DynamicObject, labels: &BTreeMap<String, String>) -> Option
     let name = policy.name_any();
     let spec: PlanPolicySpec = match serde_json::from_value(policy.data["spec"].clone()) {
         Ok(spec) => spec,
-        Err(error) => return Some(core::PlanPolicy { name, rules: Err(error.to_string()) }),
+        Err(error) => return Some(core::PlanPolicy { name, rules: Err(error.to_string()), packs: Vec::new() }),
     };
     let is_selected = spec.namespace_selector.as_ref().is_none_or(|selector| selector.selects(labels));
-    is_selected.then(|| core::PlanPolicy { name, rules: Ok(spec.rules.into_iter().map(rule).collect()) })
+    is_selected.then(|| core::PlanPolicy {
+        name,
+        rules: Ok(spec.rules.into_iter().map(rule).collect()),
+        packs: spec.policy_packs.into_iter().map(pack).collect(),
+    })
+}
+
+fn pack(PlanPolicyPack { digest, dir, name, source_ref }: PlanPolicyPack) -> core::PolicyPack {
+    let PlanPolicySource { kind, name: source, namespace } = source_ref;
+    core::PolicyPack { name, kind, namespace, source, digest: digest.into(), dir: dir.unwrap_or_default() }
 }
 
 fn rule(rule: PlanPolicyRule) -> core::PlanRule {

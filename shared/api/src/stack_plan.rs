@@ -153,7 +153,7 @@ impl StackPlan {
             update: Some(proposal.update.clone()),
             ..plan
         };
-        let Some(core::PlannedChanges { hash, parts, counts, changes, unknown, unstable, made_at, operation: _ }) =
+        let Some(core::PlannedChanges { hash, parts, counts, changes, unknown, unstable, made_at, operation: _, advice: _ }) =
             &proposal.plan
         else {
             return plan;
@@ -247,6 +247,7 @@ impl StackPlan {
             changes: Listed { count: self.changes_total.unwrap_or_default(), first: changes.collect::<Option<_>>()? },
             unknown: leaves(&self.unknown, self.unknown_total),
             unstable: leaves(&self.unstable, self.unstable_total),
+            advice: Vec::new(),
             made_at: self.made_at.as_ref().map(|Time(at)| *at)?,
         })
     }

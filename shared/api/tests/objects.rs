@@ -256,6 +256,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         changes: Listed { count: 45, first: vec![change] },
         unknown: leaves(2),
         unstable: leaves(3),
+        advice: Vec::new(),
         made_at: at,
     };
     let wish =

@@ -227,16 +227,16 @@ impl TaskFolder {
         Key::new(format!("{self}in/identity"))
     }
 
-    /// The manifest of the tree.
+    /// The tree of the program.
     #[must_use]
-    pub fn manifest(&self) -> String {
-        format!("{self}in/manifest")
+    pub fn tree(&self) -> TreeFolder {
+        TreeFolder(format!("{self}in/"))
     }
 
-    /// The pack of the tree.
+    /// The tree of a policy pack, by its place in [`crate::PlanRequest::packs`].
     #[must_use]
-    pub fn pack(&self) -> String {
-        format!("{self}in/pack")
+    pub fn policy_pack(&self, number: usize) -> TreeFolder {
+        TreeFolder(format!("{self}in/policies/{number}/"))
     }
 
     /// The archive of a layer that an earlier run installed.

@@ -26,7 +26,7 @@ pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
-pub use plan::{PlanMode, PlanRecord, PlanRequest};
+pub use plan::{PlanMode, PlanRecord, PlanRequest, RunPack};
 pub use report::{
     Installed, Lock, Outcome, OutputObjects, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure,
     ResourceStep, Resources, RunResult, Verdict,

@@ -1,5 +1,7 @@
 //! Plans: what the launcher asks a run of a guarded Stack to do, and what is kept of the answer.
 
+use std::fmt;
+
 use driftless_core::{PlanHash, PlannedChanges};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,30 @@ pub struct PlanRequest {
     /// The approved hash; absent for a proposal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<PlanHash>,
+    /// The policy packs that the preview and the update are held to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packs: Vec<RunPack>,
+}
+
+/// A policy pack of a run. Its tree is in the folder of the task: see [`crate::keys::TaskFolder::policy_pack`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunPack {
+    /// The `PlanPolicy` that names it.
+    pub policy: String,
+    /// Its name there.
+    pub name: String,
+    /// Its directory within the tree; empty for the root.
+    pub dir: String,
+    /// See [`crate::RunSource::Tree`].
+    pub manifest_sha256: String,
+}
+
+impl fmt::Display for RunPack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, name, .. } = self;
+        write!(f, "policy pack {name:?} of PlanPolicy {policy:?}")
+    }
 }
 
 /// The record of a plan, for people: `plans/…`, written once, by the recorder. No secrets.

@@ -404,6 +404,7 @@ fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
     }
     plan.unknown.first.truncate(TOLD);
     plan.unstable.first.truncate(TOLD);
+    plan.advice.clear();
     // Kubernetes stores whole seconds.
     plan.made_at = Timestamp::from_second(plan.made_at.as_second()).unwrap_or(plan.made_at);
     plan

@@ -81,7 +81,7 @@ pub use pod::{
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity,
     ResourceClaim, ResourceFieldSelector, ResourceRequirements,
 };
-pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
+pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, PolicyPack, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
 pub use pulumi_version::old_pulumi;
 pub use reasons::{DriftReason, EventReason, StackReason};

@@ -162,6 +162,9 @@ pub struct PlannedChanges {
     /// The inputs that are different in each preview, such as generated names. The hash does not cover their values.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub unstable: Listed<PlannedLeaf>,
+    /// What advisory policies of policy packs say, as `policy "a" of pack "b": URN`. The hash does not cover it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<String>,
     /// When the plan was made. The hash does not cover it.
     pub made_at: Timestamp,
 }
@@ -225,6 +228,8 @@ impl PlannedChanges {
     pub const MAX_LEAVES: usize = 50;
     /// The maximum number of paths in each list of a change.
     pub const MAX_PATHS: usize = 100;
+    /// The maximum number of texts of policy packs.
+    pub const MAX_ADVICE: usize = 50;
     /// The maximum size of all lists together, in bytes of JSON.
     const MAX_BYTES: usize = 240 << 10;
 
@@ -265,6 +270,8 @@ impl PlannedChanges {
             });
             Listed { count: leaves.count, first: first.take_while(|leaf| fits(serde_json::to_string(leaf))).collect() }
         };
+        let (unknown, unstable) = (leaves(self.unknown), leaves(self.unstable));
+        let advice = self.advice.iter().take(Self::MAX_ADVICE).map(|text| bound::line(text, MAX_URN_BYTES));
         Self {
             parts: PlanParts {
                 pulumi: bound::line(&self.parts.pulumi, MAX_PATH_BYTES),
@@ -272,8 +279,9 @@ impl PlannedChanges {
                 ..self.parts
             },
             changes: Listed { count: self.changes.count, first: changes },
-            unknown: leaves(self.unknown),
-            unstable: leaves(self.unstable),
+            unknown,
+            unstable,
+            advice: advice.take_while(|text| fits(serde_json::to_string(text))).collect(),
             ..self
         }
     }
@@ -313,6 +321,7 @@ mod tests {
             changes: Listed { count: u32::try_from(changes).unwrap(), first: vec![change; changes] },
             unknown: leaves.clone(),
             unstable: leaves,
+            advice: vec![text.into(); 300],
             made_at: Timestamp::UNIX_EPOCH,
         }
     }

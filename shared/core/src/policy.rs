@@ -6,7 +6,7 @@ mod document;
 use cel::{Context, Value, parser::Parser};
 
 use self::{cost::Sizes, document::Document};
-use crate::{ApprovalPolicy, PlannedChanges, Stack, bound};
+use crate::{ApprovalPolicy, ArtifactDigest, PlannedChanges, Stack, bound};
 
 /// The maximum length of an expression, in bytes.
 pub const MAX_EXPRESSION_BYTES: usize = 1024;
@@ -41,6 +41,25 @@ pub struct PlanPolicy {
     pub name: String,
     /// Its rules, or why it cannot be read. Such a policy denies every plan.
     pub rules: Result<Vec<PlanRule>, String>,
+    /// The policy packs that the programs are held to.
+    pub packs: Vec<PolicyPack>,
+}
+
+/// A policy pack of Pulumi: a directory of what a Flux source offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyPack {
+    /// Its name, for messages.
+    pub name: String,
+    /// The kind of the source.
+    pub kind: String,
+    /// The namespace of the source.
+    pub namespace: String,
+    /// The name of the source.
+    pub source: String,
+    /// The digest of the source's artifact: no other content is used.
+    pub digest: ArtifactDigest,
+    /// The directory of the pack within the artifact; empty for its root.
+    pub dir: String,
 }
 
 /// A rule about plans.
@@ -80,7 +99,7 @@ pub(crate) struct Judgement {
 
 /// Applies the rules to a plan.
 pub(crate) fn judge(policies: &[PlanPolicy], stack: &Stack, plan: &PlannedChanges) -> Judgement {
-    let mut judgement = Judgement::default();
+    let mut judgement = Judgement { warnings: plan.advice.clone(), ..Judgement::default() };
     let document = Document::of(stack, plan);
     let mut steps = MAX_STEPS;
     for policy in policies {

@@ -172,6 +172,8 @@ reasons! {
              (docs/installation.md).";
         InputNotFound: "A Secret or a ConfigMap, or a key of one, does not exist.", "Create it, or correct the reference.";
         InputsChanged: "The inputs name another backend or project than the launch record.", "Nothing; the Stack continues with another Update.";
+        PolicyPackUnavailable: "The content of a policy pack that the run is held to is not stored.", "Nothing while it is fetched; else \
+             correct the PlanPolicy or the source that the message names.";
         ServiceAccountForbidden: "Driftless has no right to request a token of the ServiceAccount.", "Bind the ClusterRole that the message \
              names (docs/installation.md).";
         ServiceAccountInvalid: "An annotation of the ServiceAccount is invalid.", "Correct the annotation that the message names.";

@@ -19,6 +19,7 @@ crate::reasons! {
         PlanViolated: "Pulumi stopped because the program did something else than the approved plan.", "Make the program deterministic, then review the next plan.";
         PlanUnstable: "Two previews of the same program take different steps, so no plan holds; nothing was changed.", "Make the program deterministic.";
         PlanUnsupported: "The image has a version of Pulumi that cannot apply a plan.", "Use an image with a newer Pulumi; 3.259.0 is tested.";
+        PolicyViolation: "A mandatory policy of a policy pack is violated.", "Change the resource that the message names, or have the policy changed (docs/policies.md).";
         PendingOperations: "An earlier run left pending operations, so no plan is complete.", "Refresh the stack, then review the next plan.";
         Silent: "The run printed nothing for too long.", "See the log; raise `SilenceSeconds` if the program needs it.";
         TimedOut: "The run took too long.", "See the log; raise the limit that the message names.";

@@ -268,7 +268,7 @@ fn policies_of_the_cluster_decide_about_a_destroy() {
     };
     let governed = |expression, action| Governance::Known {
         floor: None,
-        policies: vec![PlanPolicy { name: "prod".into(), rules: Ok(vec![rule(expression, action)]) }],
+        policies: vec![PlanPolicy { name: "prod".into(), rules: Ok(vec![rule(expression, action)]), packs: Vec::new() }],
     };
     let mut complete = two_deleted('a');
     complete.changes.first.push(PlannedChange { urn: "urn:pulumi:dev::shop::t::u".into(), ..complete.changes.first[0].clone() });

@@ -12,7 +12,7 @@ fn rule(expression: &str, action: RuleAction) -> PlanRule {
 }
 
 fn governed(rules: Vec<PlanRule>) -> Governance {
-    Governance::Known { floor: None, policies: vec![PlanPolicy { name: "prod".into(), rules: Ok(rules) }] }
+    Governance::Known { floor: None, policies: vec![PlanPolicy { name: "prod".into(), rules: Ok(rules), packs: Vec::new() }] }
 }
 
 const REPLACES: &str = "changes.exists(c, c.kind == 'replace' && c.type == 'aws:rds/instance:Instance')";

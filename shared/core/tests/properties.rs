@@ -170,7 +170,7 @@ fn a_governance() -> BoxedStrategy<Governance> {
         message: String::new(),
     };
     let rules = vec![rule("counts.delete > 0", RuleAction::Deny), rule("counts.create > 0", RuleAction::RequireApproval)];
-    let policy = PlanPolicy { name: "policy".into(), rules: Ok(rules) };
+    let policy = PlanPolicy { name: "policy".into(), rules: Ok(rules), packs: Vec::new() };
     let floor = option::weighted(0.2, prop_oneof![Just(ApprovalPolicy::Required), Just(ApprovalPolicy::none())]);
     let known = (floor, any::<bool>())
         .prop_map(move |(floor, has)| Governance::Known { floor, policies: has.then(|| policy.clone()).into_iter().collect() });

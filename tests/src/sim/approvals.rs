@@ -115,6 +115,7 @@ impl Ledger {
             changes: Listed::default(),
             unknown: Listed::default(),
             unstable: Listed::default(),
+            advice: Vec::new(),
             made_at: self.now,
         };
         let flags = (&spec.stack, &spec.config, spec.refresh, &spec.inputs, spec.create, operation);

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, names};
+use driftless_testkit::hostile::Tar;
 use driftless_tests::{
-    scenario::{Namespace, RUN, Source, condition, is_ready},
+    scenario::{FLUX, Namespace, RUN, Source, condition, is_ready},
     world::ready,
 };
 use kube::{Api, Client, api::DeleteParams};
@@ -23,6 +24,18 @@ fn policy(name: &str, namespace: &str, rules: &str) -> String {
          matchLabels: {{ kubernetes.io/metadata.name: {namespace} }}\n  rules:\n{rules}"
     )
 }
+
+/// The files of a policy pack for the tests' own analyzer.
+const PACK: [(&str, &str); 2] = [
+    ("packs/world/PulumiPolicy.yaml", "runtime: world\nversion: 1.0.0\n"),
+    (
+        "packs/world/rules.json",
+        r#"[
+          { "name": "no-open", "level": "mandatory", "word": "\"content\":\"open\"" },
+          { "name": "no-one", "level": "advisory", "word": "\"content\":\"one\"" }
+        ]"#,
+    ),
+];
 
 const RULES: &str = r#"
   - { name: no-deletes, action: Deny, expression: "changes.exists(c, c.kind == 'delete' && c.type.startsWith('world:'))", message: "ask the platform team" }
@@ -49,14 +62,29 @@ async fn plan_policy_warns_demands_an_approval_and_denies() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("policies").await?;
     let file = team.file("app.txt")?;
-    team.apply(&policy("e2e-policies", &team.name, RULES)).await?;
+    let archive = PACK.iter().fold(Tar::default(), |tar, (path, content)| tar.file(path, content.as_bytes())).gzip();
+    team.offer(FLUX, "ExternalArtifact", "packs", "one", &archive).await?;
+    let offered = team.objects(FLUX, "ExternalArtifact")?.get("packs").await?.data["status"]["artifact"]["digest"].clone();
+    let packs = format!(
+        "  policyPacks:\n  - {{ name: rules, digest: {offered}, dir: packs/world, sourceRef: {{ kind: ExternalArtifact, namespace: {}, \
+         name: packs }} }}\n",
+        team.name
+    );
+    team.apply(&policy("e2e-policies", &team.name, &format!("{RULES}{packs}"))).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack_as("app", "dev", "{}", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
     let stack = team.wait("app", "to be Ready", is_ready).await?;
     let first = plan(&stack);
     ensure!(first.state.as_deref() == Some("Applied") && first.governed == Some(true), "{first:?}");
     ensure!(first.approved_by.is_none() && content(&file).as_deref() == Some("one"), "{first:?}");
-    team.told("app", "PolicyWarning", &["PlanPolicy \"e2e-policies\", rule \"creates\": it is new"]).await?;
+    let advice = "policy \"no-one\" of pack \"world\": urn:pulumi:dev::";
+    team.told("app", "PolicyWarning", &["PlanPolicy \"e2e-policies\", rule \"creates\": it is new", advice]).await?;
+
+    // A policy pack fails the preview, so that there is no plan.
+    team.apply_program("app", &team.program("app.txt", "open", "")?).await?;
+    let words = "no plan: mandatory policy \"no-open\" of pack \"world\": urn:pulumi:dev::";
+    team.wait("app", "to violate a policy", |stack| message(stack).starts_with(words)).await?;
+    ensure!(content(&file).as_deref() == Some("one"), "{:?}", content(&file));
 
     team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
     let second = proposed(&team, first.hash.as_deref().unwrap_or_default()).await?;

@@ -155,6 +155,13 @@ func (Object) Delete(ctx context.Context, req infer.DeleteRequest[ObjectState]) 
 }
 
 func main() {
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "pulumi-analyzer-") {
+		if err := analyze(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	world, err := infer.NewProviderBuilder().WithResources(infer.Resource(Object{}), infer.Resource(Identity{})).Build()
 	if err == nil {
 		err = world.Run(context.Background(), "world", "1.0.0")

@@ -8,6 +8,7 @@ mod cache;
 mod capacity;
 mod inputs;
 mod namespaces;
+mod policy_packs;
 mod running;
 mod stacks;
 

@@ -34,6 +34,7 @@ fn plan(digit: &str, changes: usize) -> PlannedChanges {
         changes: Listed { count: u32::try_from(changes).unwrap(), first: vec![change; changes] },
         unknown: Listed::default(),
         unstable: Listed::default(),
+        advice: Vec::new(),
         made_at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn planned(basis: &Basis<'_>, preview: &Preview, state: &State, mask:
     let Basis { request, key, operation, pulumi } = basis;
     let (counts, changes) = preview.changes(mask);
     let (unknown, unstable) = (preview.unknown(mask), preview.unstable(mask));
+    let advice = preview.advice.clone();
     let parts = PlanParts {
         version: VERSION,
         binding: request.binding.clone(),
@@ -53,7 +54,7 @@ pub(crate) fn planned(basis: &Basis<'_>, preview: &Preview, state: &State, mask:
         tree: request.tree.clone().filter(|_| preview.is_open()),
     };
     let hash = hash(&parts);
-    PlannedChanges { hash, parts, operation: *operation, counts, changes, unknown, unstable, made_at: now }.bounded()
+    PlannedChanges { hash, parts, operation: *operation, counts, changes, unknown, unstable, advice, made_at: now }.bounded()
 }
 
 /// The hash of a plan: that of its parts.

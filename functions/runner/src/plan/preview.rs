@@ -15,6 +15,8 @@ pub(crate) struct Preview {
     resources: BTreeMap<String, Resource>,
     /// The values that another preview had differently, by resource and path.
     unstable: BTreeSet<(String, String)>,
+    /// See [`PlannedChanges::advice`].
+    pub(crate) advice: Vec<String>,
 }
 
 /// Resources that two previews of one program and state change in different ways, so that no plan of them holds.

@@ -101,7 +101,7 @@ impl Printed {
 
 fn request() -> PlanRequest {
     let hash = PlanHash::parse(&"b".repeat(64)).unwrap();
-    PlanRequest { key: "0".repeat(64), binding: hash, tree: Some("tree-1".into()), approved: None }
+    PlanRequest { key: "0".repeat(64), binding: hash, tree: Some("tree-1".into()), approved: None, packs: Vec::new() }
 }
 
 fn state(text: &str) -> State {

@@ -42,12 +42,19 @@ impl Session<'_> {
         let (first, events) = self.attempt(report, "1", &call).await?;
         let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
         if first.success || !is_stale {
-            return self.judge(&first).map(|()| events);
+            return self.judged(&first, events);
         }
         self.log.say("driftless: removing the locks of the stack; all belong to lost runs");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
         let (second, events) = self.attempt(report, "2", &call).await?;
-        self.judge(&second).map(|()| events)
+        self.judged(&second, events)
+    }
+
+    fn judged(&self, ended: &Ended, events: Events) -> Result<Events, Failure> {
+        match self.judge(ended) {
+            Ok(()) => Ok(events),
+            Err(failure) => Err(failure.of_policies(&events, self.acted.get())),
+        }
     }
 
     /// Fails if a refresh would change anything.

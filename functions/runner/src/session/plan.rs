@@ -32,15 +32,15 @@ impl Session<'_> {
         let basis = self.basis(request).await?;
         let state = self.state(report).await?;
         let file = PlanFile(self.scratch.join("plan.1"));
-        let (mut preview, events) = self.preview("plan.1", &file.0).await?;
+        let (mut preview, events) = self.preview("plan.1", &file.0, request).await?;
         report.changes.clone_from(&events.changes);
         if preview.is_new() {
             let file = PlanFile(self.scratch.join("plan.2"));
-            let (second, _) = self.preview("plan.2", &file.0).await?;
+            let (second, _) = self.preview("plan.2", &file.0, request).await?;
             preview.settle(&second).map_err(|Unstable { urns }| self.unstable(&urns))?;
         }
         match self.judge_plan(&basis, &preview, &state, report)? {
-            Some(hash) => self.apply(&hash, &preview, &file.0, report).await,
+            Some(hash) => self.apply(&hash, &preview, (&file.0, request), report).await,
             None => Ok(events),
         }
     }
@@ -87,12 +87,19 @@ impl Session<'_> {
         }
     }
 
-    async fn apply(&self, hash: &PlanHash, preview: &Preview, file: &Path, report: &mut Report) -> Result<Events, Failure> {
+    async fn apply(
+        &self,
+        hash: &PlanHash,
+        preview: &Preview,
+        (file, request): (&Path, &PlanRequest),
+        report: &mut Report,
+    ) -> Result<Events, Failure> {
+        let packs = self.policy_packs(request).await?;
         // From here on, Pulumi's messages may contain values.
         let _: Result<_, _> = self.violations.set(Rc::new(preview.violations()));
         self.pulumi.hides_violations.set(true);
         self.log.say(&format!("driftless: applying plan {}", hash.short()));
-        let applied = self.operate(report, |spec, event_log| arguments::apply(spec, event_log, file)).await;
+        let applied = self.operate(report, |spec, event_log| arguments::apply(spec, event_log, file, &packs)).await;
         applied.map_err(|failure| failure.of_plan(hash.short(), self.acted.get()))
     }
 
@@ -120,10 +127,11 @@ impl Session<'_> {
     }
 
     /// Runs a preview that writes its plan to `file`.
-    async fn preview(&self, name: &str, file: &Path) -> Result<(Preview, Events), Failure> {
+    async fn preview(&self, name: &str, file: &Path, request: &PlanRequest) -> Result<(Preview, Events), Failure> {
+        let packs = self.policy_packs(request).await?;
         self.check_stop()?;
         let event_log = self.event_logs.with_extension(name);
-        let call = arguments::plan(self.spec, &event_log, file);
+        let call = arguments::plan(self.spec, &event_log, file, &packs);
         let mut events = Events::default();
         let mut beat = tokio::time::interval(EVENTS_EVERY);
         let answering = self.pulumi.answer(&call);
@@ -138,9 +146,14 @@ impl Session<'_> {
         if !events.errors().is_empty() {
             ended.words = events.errors();
         }
-        self.judge(&ended).map_err(Failure::of_plan_flags)?;
+        // Pulumi's own output is the digest, which is not shown.
+        for told in &events.told {
+            self.log.say(&format!("driftless: {told}"));
+        }
+        self.judge(&ended).map_err(|failure| failure.of_policies(&events, false).of_plan_flags())?;
         let read = || -> io::Result<Preview> {
             let mut preview = Preview::default();
+            preview.advice.clone_from(&events.advice);
             preview.read_events(&fs::read(&event_log)?)?;
             if matches!(self.spec.operation, Operation::Up | Operation::Preview) {
                 preview.read_states(&digest)?;

@@ -13,8 +13,8 @@ use std::{
 };
 
 use driftless_contract::{
-    Config, ConfigValue, Document, ObjectKey, Operation, Phase, RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION,
-    Verdict, to_json,
+    Config, ConfigValue, Document, ObjectKey, Operation, Phase, RunId, RunLimits, RunPack, RunResult, RunSource, RunSpec,
+    VERSION, Verdict, to_json,
 };
 use driftless_source::{Digest, Manifest, Tree};
 use jiff::Timestamp;
@@ -157,6 +157,16 @@ impl Aws {
         self.put("in/manifest", manifest);
         self.put("in/pack", pack);
         self.put("in/spec", to_json(&spec).into_bytes());
+    }
+
+    /// Gives the task the policy pack `world` of these files.
+    pub fn put_policy_pack(&self, files: &[(&str, &str)]) -> RunPack {
+        let (manifest, pack) = stored(files);
+        let manifest = manifest.to_bytes();
+        let manifest_sha256 = Digest::sha256(&manifest).hex().to_owned();
+        self.put("in/policies/0/manifest", manifest);
+        self.put("in/policies/0/pack", pack);
+        RunPack { policy: "prod".into(), name: "rules".into(), dir: "world".into(), manifest_sha256 }
     }
 
     pub async fn run(&self) -> Result<(), Error> {

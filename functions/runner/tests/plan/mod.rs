@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use driftless_contract::{ChangeKind, Lock, Operation, PlanHash, PlanRequest, RunResult, RunSpec, Verdict};
+use driftless_contract::{ChangeKind, Env, Lock, Operation, PlanHash, PlanRequest, RunResult, RunSpec, Verdict};
 
-use crate::aws::Aws;
+use crate::aws::{self, Aws};
 
 const EVENTS: &str = r#"{"preludeEvent":{"config":{}}}
 {"resourcePreEvent":{"metadata":{"op":"update","urn":"urn:a","type":"t","old":{"id":"1"},"new":{"inputs":{"content":"v2"}},"diffs":["content"]},"planning":true}}
@@ -17,7 +17,7 @@ const VIOLATION: &str = r#"{"diagnosticEvent":{"urn":"urn:a","message":"resource
 
 fn request(approved: Option<&PlanHash>) -> PlanRequest {
     let binding = PlanHash::parse(&"b".repeat(64)).unwrap();
-    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned() }
+    PlanRequest { key: "5".repeat(64), binding, tree: Some("tree".into()), approved: approved.cloned(), packs: Vec::new() }
 }
 
 fn planning(name: &str) -> Aws {
@@ -192,4 +192,52 @@ async fn preview_with_an_approval_is_refused() {
     assert!(failure(&result).1.starts_with("a preview cannot apply an approved plan"));
     let lock: Option<Lock> = aws.document("out/lock");
     assert_eq!(lock, None);
+}
+
+#[tokio::test]
+async fn policy_pack_is_the_one_of_the_run_before_its_preview() {
+    const PACK: [(&str, &str); 2] = [("other/x", ""), ("world/PulumiPolicy.yaml", "runtime: nodejs\n")];
+    let aws = planning("packs");
+    let call = async |change: &dyn Fn(&mut RunSpec)| {
+        let result = run(&aws, |spec| {
+            spec.operation = Operation::Preview;
+            spec.plan = Some(PlanRequest { packs: vec![aws.put_policy_pack(&PACK)], ..request(None) });
+            change(spec);
+        });
+        result.await
+    };
+    assert_eq!(call(&|_| {}).await.verdict, Verdict::Succeeded {});
+    let flag = format!(" --policy-pack={} ", aws.dir.join("share/.driftless/policies/0/world").display());
+    assert!(
+        aws.lines("arguments").iter().any(|line| line.starts_with("preview ") && line.contains(&flag)),
+        "{:?}",
+        aws.lines("arguments")
+    );
+
+    let of = "policy pack \"rules\" of PlanPolicy \"prod\"";
+    // Another tree than the launcher names, a file that changed on the way, and directories that are no packs.
+    let other = |_: &mut RunSpec| aws.put("in/policies/0/manifest", aws::stored(&[("world/a", "")]).0.to_bytes());
+    let changed = |_: &mut RunSpec| aws.put("in/policies/0/pack", aws::stored(&PACK).1.to_ascii_uppercase());
+    let none = |spec: &mut RunSpec| spec.plan.as_mut().unwrap().packs[0].dir = "none".into();
+    let root = |spec: &mut RunSpec| spec.plan.as_mut().unwrap().packs[0].dir = String::new();
+    let attached = |spec: &mut RunSpec| {
+        let (name, value) = ("PULUMI_DEBUG_LANGUAGES".into(), "nodejs:1".into());
+        spec.env.push(Env { name, value, secret: false, below_identity: false });
+    };
+    let cases: [(&dyn Fn(&mut RunSpec), String); 5] = [
+        (&other, format!("{of}: tree has another manifest than the run names; nothing was changed")),
+        (&changed, format!("{of}: file \"world/PulumiPolicy.yaml\": ")),
+        (&none, format!("{of}: source has no directory \"none\"; nothing was changed")),
+        (&root, format!("{of}: the artifact has no PulumiPolicy.yaml in its root; nothing was changed")),
+        (
+            &attached,
+            format!("environment variable PULUMI_DEBUG_LANGUAGES can replace what runs {of}; nothing was changed; remove it"),
+        ),
+    ];
+    for (change, words) in cases {
+        let result = call(change).await;
+        let (_, message) = failure(&result);
+        assert!(message.starts_with(&words), "{message}");
+        assert!(!aws.calls().iter().any(|call| call == "preview"), "{:?}", aws.calls());
+    }
 }

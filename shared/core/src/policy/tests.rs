@@ -35,6 +35,7 @@ fn plan() -> PlannedChanges {
         changes: Listed { count: 2, first: changes },
         unknown: Listed::default(),
         unstable: Listed::default(),
+        advice: Vec::new(),
         made_at: Timestamp::UNIX_EPOCH,
     }
 }
@@ -133,7 +134,7 @@ fn expensive_expressions_are_refused_for_a_large_plan() {
         action: RuleAction::Warn,
         message: String::new(),
     };
-    let policies = [PlanPolicy { name: "p".into(), rules: Ok((0..9).map(rule).collect()) }];
+    let policies = [PlanPolicy { name: "p".into(), rules: Ok((0..9).map(rule).collect()), packs: Vec::new() }];
     let denials = judge(&policies, &stack(), &large()).denials;
     assert!(!denials.is_empty() && denials.iter().all(|denial| denial.contains("too expensive")), "{denials:?}");
 }
@@ -186,15 +187,16 @@ fn rules_deny_demand_and_warn_by_name() {
         rule("broken", "counts.delete >", RuleAction::Warn, "never"),
     ];
     let policies = [
-        PlanPolicy { name: "prod".into(), rules: Ok(prod) },
-        PlanPolicy { name: "new".into(), rules: Err("unknown action".into()) },
+        PlanPolicy { name: "prod".into(), rules: Ok(prod), packs: Vec::new() },
+        PlanPolicy { name: "new".into(), rules: Err("unknown action".into()), packs: Vec::new() },
     ];
-    let Judgement { denials, demands, warnings } = judge(&policies, &stack(), &plan());
+    let advice = vec!["policy \"old\" of pack \"aws\": urn:a".to_owned()];
+    let Judgement { denials, demands, warnings } = judge(&policies, &stack(), &PlannedChanges { advice, ..plan() });
     assert_eq!(denials[0], "PlanPolicy \"prod\", rule \"no-db\": databases are replaced by hand");
     assert!(denials[1].starts_with("PlanPolicy \"prod\", rule \"broken\" cannot be evaluated: the expression is not CEL"));
     assert_eq!(denials[2..], ["PlanPolicy \"new\" cannot be read: unknown action"]);
     assert_eq!(demands, ["PlanPolicy \"prod\", rule \"replaces\": counts.replace > 0"]);
-    assert_eq!(warnings, ["PlanPolicy \"prod\", rule \"creates\": new resource"]);
+    assert_eq!(warnings, ["policy \"old\" of pack \"aws\": urn:a", "PlanPolicy \"prod\", rule \"creates\": new resource"]);
 }
 
 proptest::proptest! {

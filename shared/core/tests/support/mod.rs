@@ -189,6 +189,7 @@ pub fn changes(hash: PlanHash, counts: &[(ChangeKind, u32)]) -> PlannedChanges {
         changes: Listed::default(),
         unknown: Listed::default(),
         unstable: Listed::default(),
+        advice: Vec::new(),
         made_at: ago(60),
     }
 }
