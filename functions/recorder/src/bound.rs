@@ -2,8 +2,8 @@
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{
-    Drift, FailureReason, Installed, Phase, PlanMode, PlannedChanges, ProjectInfo, ResourceFailure, ResourceStep, RunResult,
-    Verdict,
+    Drift, FailureReason, Installed, Phase, PlanMode, PlannedChange, PlannedChanges, ProjectInfo, ResourceFailure, ResourceStep,
+    RunResult, Verdict,
 };
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, steps, drift, plan, inputs, installed, pull_millis, .. } = result;
+    let RunResult { pending_operations, failures, steps, drift, would_change, plan, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => Verdict::Failed { phase, reason, message: cut(&message) },
@@ -47,6 +47,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
         steps: ResourceStep::longest(steps),
         drift: drift.map(Drift::bounded),
+        would_change: would_change.into_iter().take(PlannedChange::MAX_NAMED).map(PlannedChange::bounded).collect(),
         plan: plan.map(PlannedChanges::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),

@@ -88,6 +88,8 @@ pub(crate) struct Report {
     pub failures: Vec<ResourceFailure>,
     pub steps: Vec<ResourceStep>,
     pub drift: Option<Drift>,
+    /// See [`driftless_contract::RunResult::would_change`].
+    pub would_change: Vec<PlannedChange>,
     /// See [`driftless_contract::RunResult::plan`].
     pub plan: Option<PlannedChanges>,
     /// See [`RunSpec::inputs`].

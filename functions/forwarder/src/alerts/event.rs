@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use driftless_contract::EVENT_REPORTER;
-use driftless_core::EventReason;
+use driftless_core::{ChangeRequest, EventReason, metadata::CHANGE_REQUEST};
 use driftless_kubernetes::EVENT_REVISION;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
@@ -30,6 +30,9 @@ const MAX_TEXT: usize = 1024;
 
 /// The reasons that may set a commit status. An update that starts is no result, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
+
+/// The reasons that may become a comment on a pull request: how a run ended.
+const RESULTS: [&str; 2] = ["StackCreated", "StackUpdateFailure"];
 
 /// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields`
 /// of any depth.
@@ -112,7 +115,12 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     // Flux drops an event with the same message and token as one in the last five minutes. The token makes two equal failures two
     // events.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
-    if let Some(revision) = event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(EVENT_REVISION)) {
+    let annotation = |name| event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
+    let number = annotation(CHANGE_REQUEST).filter(|_| RESULTS.contains(&reason.as_str()));
+    if let Some(number) = number.and_then(|number| ChangeRequest::parse(number)) {
+        metadata.insert(CHANGE_REQUEST.to_owned(), json!(number.to_string()));
+    }
+    if let Some(revision) = annotation(EVENT_REVISION) {
         let revision = &cut(revision);
         metadata.insert(format!("{GROUP}/revision"), json!(revision));
         if let Some(commit) = commit(revision).filter(|_| VERDICTS.contains(&reason.as_str())) {
