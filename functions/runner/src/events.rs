@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use driftless_contract::{ChangeKind, Drift, DriftedResource, PlannedChange, ResourceFailure, ResourceStep};
+use driftless_contract::{ChangeKind, Drift, DriftedResource, PreviewedChange, ResourceFailure, ResourceStep};
 use jiff::Timestamp;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
@@ -52,7 +52,7 @@ pub struct Events {
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
     /// The first resources that a preview would change, in order.
-    pub would_change: BTreeSet<(ChangeKind, String, String)>,
+    pub would_change: BTreeSet<PreviewedChange>,
     /// The stack's outputs, from the end of its last step: secrets as `[secret]`, assets without their text.
     pub outputs: Option<Map<String, Value>>,
     /// For a refresh: the resources that drifted, and the first of them by URN.
@@ -269,8 +269,8 @@ impl Events {
         if let Some(OfStep { metadata: step, planning: true }) = &event.done
             && let Some(kind) = step.would()
         {
-            self.would_change.insert((kind, mask.apply(&step.urn), mask.apply(&step.r#type)));
-            if self.would_change.len() > PlannedChange::MAX_NAMED {
+            self.would_change.insert(PreviewedChange { kind, urn: mask.apply(&step.urn) });
+            if self.would_change.len() > PreviewedChange::MAX {
                 self.would_change.pop_last();
             }
         }

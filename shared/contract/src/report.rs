@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, Layer, PlannedChange, PlannedChanges, RunId};
+use crate::{Drift, Layer, PlannedChanges, PreviewedChange, RunId};
 
 /// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a row died before Pulumi checked
 /// for locks.
@@ -228,10 +228,9 @@ pub struct RunResult {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// The first resources that a preview without a plan would change, by kind and then by URN: at most
-    /// [`PlannedChange::MAX_NAMED`].
+    /// The first resources that a preview without a plan would change: at most [`PreviewedChange::MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub would_change: Vec<PlannedChange>,
+    pub would_change: Vec<PreviewedChange>,
     /// The plan of a run with [`crate::RunSpec::plan`]; absent if the run failed before it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedChanges>,
@@ -382,7 +381,7 @@ pub struct Outcome {
     pub drift: Option<Drift>,
     /// See [`RunResult::would_change`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub would_change: Vec<PlannedChange>,
+    pub would_change: Vec<PreviewedChange>,
     /// The plan that the run made; absent for a run that was asked for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedChanges>,

@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::{ChangeKind, Operation, PlannedChange, Run, RunOutcome, Stack};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ChangeKind, Operation, Run, RunOutcome, Stack,
+    bound::{self, MAX_URN_BYTES},
+};
 
 /// The number of a pull request or a merge request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +27,35 @@ impl fmt::Display for ChangeRequest {
     }
 }
 
+/// A resource that a preview would change. Changes are listed by kind and then by URN.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PreviewedChange {
+    /// How it would change.
+    pub kind: ChangeKind,
+    /// Its URN.
+    pub urn: String,
+}
+
+impl PreviewedChange {
+    /// The maximum number of resources that a report names.
+    pub const MAX: usize = 10;
+
+    /// Returns as much as is kept of a report's list.
+    #[must_use]
+    pub fn bounded(changes: Vec<Self>) -> Vec<Self> {
+        let change = |Self { kind, urn }| Self { kind, urn: bound::line(&urn, MAX_URN_BYTES) };
+        changes.into_iter().take(Self::MAX).map(change).collect()
+    }
+}
+
 /// The changes that a preview found. It has names and counts, and no property values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previewed {
     /// The number of resources by kind of change.
     pub counts: BTreeMap<ChangeKind, u32>,
-    /// The first changes, by kind and then by URN.
-    pub first: Vec<PlannedChange>,
+    /// The first changes.
+    pub first: Vec<PreviewedChange>,
 }
 
 impl Previewed {
@@ -39,8 +66,8 @@ impl Previewed {
     }
 }
 
-/// The pull request that shows the end of a run: of a preview that found changes or failed, and of each one after that. A pull request
-/// that does not touch a Stack shows nothing about it.
+/// The pull request that shows the end of a run: of a preview that found changes or failed, and of each one after that. The others
+/// leave no comment about a Stack that the pull request does not touch.
 pub(crate) fn shown_on(stack: &Stack, run: &Run, outcome: &RunOutcome) -> Option<ChangeRequest> {
     let number = stack.change_request.filter(|_| run.operation == Operation::Preview && !outcome.platform_failure)?;
     let is_news = !outcome.succeeded || outcome.previewed.as_ref().is_some_and(|found| !found.is_empty());

@@ -62,7 +62,7 @@ pub use annotations::Annotations;
 pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
-pub use change_request::{ChangeRequest, Previewed};
+pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
 pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};

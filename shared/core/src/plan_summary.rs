@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use crate::{ChangeKind, Operation, PlannedChange, PlannedChanges, Previewed};
+use crate::{ChangeKind, Operation, PlannedChanges, Previewed};
 
 /// The changes that a message names.
 const NAMED: usize = 3;
@@ -17,7 +17,12 @@ pub fn summary(plan: &PlannedChanges) -> String {
         Operation::Up | Operation::Preview => "",
     };
     let lost = |kind| verb(kind).filter(|_| matches!(kind, ChangeKind::Replace | ChangeKind::Delete | ChangeKind::Forget));
-    let text = format!("{operation}{}{}; plan {}", counted(&plan.counts), named(&plan.changes.first, lost), plan.hash.short());
+    let text = format!(
+        "{operation}{}{}; plan {}",
+        counted(&plan.counts),
+        named(plan.changes.first.iter().map(|change| (change.kind, change.urn.as_str())), lost),
+        plan.hash.short()
+    );
     let leaves = |count: u32, what: &str| match count {
         0 => String::new(),
         1 => format!("; 1 value is {what}"),
@@ -31,7 +36,11 @@ pub fn summary(plan: &PlannedChanges) -> String {
 /// aws:s3:Bucket logs)`, or `no changes`.
 #[must_use]
 pub fn preview_summary(found: &Previewed) -> String {
-    if found.is_empty() { "no changes".into() } else { counted(&found.counts) + &named(&found.first, verb) }
+    if found.is_empty() {
+        "no changes".into()
+    } else {
+        counted(&found.counts) + &named(found.first.iter().map(|change| (change.kind, change.urn.as_str())), verb)
+    }
 }
 
 /// The number of resources by kind of change.
@@ -74,9 +83,8 @@ const fn verb(kind: ChangeKind) -> Option<&'static str> {
 }
 
 /// The first resources whose change has a verb, in parentheses; empty if there is none.
-fn named(changes: &[PlannedChange], verb: impl Fn(ChangeKind) -> Option<&'static str>) -> String {
-    let all: Vec<_> =
-        changes.iter().filter_map(|change| Some(format!("{} {}", verb(change.kind)?, resource(&change.urn)))).collect();
+fn named<'a>(changes: impl Iterator<Item = (ChangeKind, &'a str)>, verb: impl Fn(ChangeKind) -> Option<&'static str>) -> String {
+    let all: Vec<_> = changes.filter_map(|(kind, urn)| Some(format!("{} {}", verb(kind)?, resource(urn)))).collect();
     let more = if all.len() > NAMED { ", and more" } else { "" };
     if all.is_empty() { String::new() } else { format!(" ({}{more})", all[..all.len().min(NAMED)].join(", ")) }
 }

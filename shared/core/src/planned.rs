@@ -225,24 +225,6 @@ pub struct PlannedLeaf {
     pub path: String,
 }
 
-impl PlannedChange {
-    /// The maximum number of resources that the report of a preview without a plan names.
-    pub const MAX_NAMED: usize = 10;
-
-    /// Returns as much of it as is kept.
-    #[must_use]
-    pub fn bounded(self) -> Self {
-        let paths = |paths: &[String]| bound::paths(paths, PlannedChanges::MAX_PATHS);
-        Self {
-            urn: bound::line(&self.urn, MAX_URN_BYTES),
-            resource_type: bound::line(&self.resource_type, MAX_URN_BYTES),
-            kind: self.kind,
-            paths: paths(&self.paths),
-            replaced_by: paths(&self.replaced_by),
-        }
-    }
-}
-
 impl PlannedChanges {
     /// The maximum number of changes in the list. The rules of a cluster see no more.
     pub const MAX_CHANGES: usize = 1000;
@@ -269,11 +251,18 @@ impl PlannedChanges {
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bytes = 0;
+        let paths = |paths: &[String]| bound::paths(paths, Self::MAX_PATHS);
         let mut fits = |json: serde_json::Result<String>| {
             bytes += json.map_or(Self::MAX_BYTES, |json| json.len()) + 1;
             bytes <= Self::MAX_BYTES
         };
-        let changes = self.changes.first.into_iter().take(Self::MAX_CHANGES).map(PlannedChange::bounded);
+        let changes = self.changes.first.into_iter().take(Self::MAX_CHANGES).map(|change| PlannedChange {
+            urn: bound::line(&change.urn, MAX_URN_BYTES),
+            resource_type: bound::line(&change.resource_type, MAX_URN_BYTES),
+            kind: change.kind,
+            paths: paths(&change.paths),
+            replaced_by: paths(&change.replaced_by),
+        });
         let changes = changes.take_while(|change| fits(serde_json::to_string(change))).collect();
         let mut leaves = |leaves: Listed<PlannedLeaf>| {
             let first = leaves.first.into_iter().take(Self::MAX_LEAVES);

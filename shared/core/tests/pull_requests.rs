@@ -8,13 +8,9 @@ use support::*;
 
 /// The outcome of a preview with these counts.
 fn previewed(counts: &[(ChangeKind, u32)]) -> RunOutcome {
-    let first = counts.iter().map(|(kind, _)| PlannedChange {
-        urn: format!("urn:pulumi:dev::shop::aws:s3/bucket:Bucket::{kind}"),
-        resource_type: "aws:s3/bucket:Bucket".into(),
-        kind: *kind,
-        paths: Vec::new(),
-        replaced_by: Vec::new(),
-    });
+    let first = counts
+        .iter()
+        .map(|(kind, _)| PreviewedChange { urn: format!("urn:pulumi:dev::shop::aws:s3/bucket:Bucket::{kind}"), kind: *kind });
     let found = Previewed { counts: counts.iter().copied().collect(), first: first.collect() };
     RunOutcome { previewed: Some(found), ..outcome(true) }
 }

@@ -15,7 +15,7 @@ pub use call::CallError;
 pub use client::Client;
 pub use clusters::{Clusters, LABELS_KEPT};
 use driftless_contract::{ObjectKey, Revision};
-use driftless_core::{ChangeRequest, metadata::CHANGE_REQUEST};
+use driftless_core::ChangeRequest;
 pub use driftless_core::{EventReason, EventType};
 use jiff::Timestamp;
 use kube::{
@@ -65,7 +65,7 @@ pub const EVENT_REVISION: &str = "driftless.dev/revision";
 pub struct EventMarks<'a> {
     /// The revision of the source that it concerns: [`EVENT_REVISION`].
     pub revision: Option<&'a Revision>,
-    /// The pull request that shows it: [`CHANGE_REQUEST`].
+    /// The pull request that shows it: [`driftless_core::metadata::CHANGE_REQUEST`].
     pub change_request: Option<ChangeRequest>,
 }
 

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_contract::{ObjectKey, Revision};
+use driftless_contract::ObjectKey;
 use driftless_kubernetes::{
     Cluster, Endpoint, Error, EventMarks, EventReason, EventType, Object, Page, Result, Selector, WATCH, metadata_patch,
 };

@@ -275,6 +275,28 @@ mod tests {
     }
 
     #[test]
+    fn only_the_end_of_a_run_is_for_a_pull_request_whose_number_is_one() {
+        let of = |reason: &str, number: &str| {
+            let metadata = flux(&event("Normal", reason, "n", &json!({ CHANGE_REQUEST: number }))).metadata;
+            metadata.get("event.toolkit.fluxcd.io/change_request").cloned()
+        };
+        for reason in ["StackCreated", "StackUpdateFailure"] {
+            assert_eq!(of(reason, "17"), Some(json!("17")));
+        }
+        for (reason, number) in [
+            ("StackUpdateDetected", "17"),
+            ("ResourceFailed", "17"),
+            ("Test", "17"),
+            ("StackCreated", ""),
+            ("StackCreated", "17/merge"),
+            ("StackCreated", "-1"),
+            ("StackCreated", "99999999999"),
+        ] {
+            assert_eq!(of(reason, number), None, "{reason} {number}");
+        }
+    }
+
+    #[test]
     fn long_texts_of_a_forged_event_are_cut() {
         let long = "é".repeat(1 << 20);
         let mut event = event("Warning", &long, &long, &json!({ EVENT_REVISION: long }));

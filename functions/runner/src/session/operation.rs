@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use backon::Retryable;
-use driftless_contract::{Lock, Operation, PlannedChange, ResourceStep, RunSpec, VERSION, to_json};
+use driftless_contract::{Lock, Operation, ResourceStep, RunSpec, VERSION, to_json};
 use tokio::time::Instant;
 
 use super::{EVENTS_EVERY, Report, Session, Steps, not_run};
@@ -138,14 +138,7 @@ impl Session<'_> {
             report.steps = ResourceStep::longest(events.steps.clone());
         }
         if self.spec.operation == Operation::Preview && self.spec.plan.is_none() {
-            let change = |(kind, urn, resource_type): &(_, String, String)| PlannedChange {
-                urn: urn.clone(),
-                resource_type: resource_type.clone(),
-                kind: *kind,
-                paths: Vec::new(),
-                replaced_by: Vec::new(),
-            };
-            report.would_change = events.would_change.iter().map(change).collect();
+            report.would_change = events.would_change.iter().cloned().collect();
         }
         report.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
         report.permalink = ended.permalink.take();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs::File, io::Read as _};
 
 use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
-use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, Revision, RunHint, TaskHint};
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint};
 use driftless_core::{TaskEnd, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error, EventMarks, EventReason, EventType, Object, Page, Selector};
 use jiff::Timestamp;
