@@ -1,9 +1,38 @@
-//! A page of `docs` whose commands are run as written: its blocks with the mark `bash`.
+//! A page of `docs` whose commands are run as written: its blocks with the mark `bash`. The objects of its other blocks.
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use tokio::process::Command;
+
+/// The objects in the blocks of a page with the mark `yaml`.
+pub fn objects(page: &str) -> Result<Vec<Value>> {
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let objects = blocks.map(|(block, _)| serde_saphyr::from_multiple::<Value>(block).with_context(|| block.to_owned()));
+    Ok(objects.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// The objects of a `ResourceSet` of Flux Operator for one of its inputs. Only the two templates that the pages use are known.
+pub fn rendered(set: &Value, inputs: &[(&str, &str)]) -> Result<Vec<Value>> {
+    fn fill(value: &mut Value, inputs: &[(&str, &str)]) {
+        match value {
+            Value::String(text) => {
+                for (name, input) in inputs {
+                    let quoted = text.replace(&format!("<< inputs.{name} | quote >>"), input);
+                    *text = quoted.replace(&format!("<< inputs.{name} >>"), input);
+                }
+            }
+            Value::Array(values) => values.iter_mut().for_each(|value| fill(value, inputs)),
+            Value::Object(fields) => fields.values_mut().for_each(|value| fill(value, inputs)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let mut resources = set["spec"]["resources"].clone();
+    fill(&mut resources, inputs);
+    ensure!(!resources.to_string().contains("<<"), "a template is left: {resources}");
+    Ok(serde_json::from_value(resources)?)
+}
 
 /// The commands of a page.
 pub struct Guide {

@@ -8,7 +8,7 @@ use driftless_contract::{
     to_json,
 };
 use driftless_core::run::WaitReason;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType};
 
 use crate::{
     Error, Launcher, Stop,
@@ -68,12 +68,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             let note = format!(
                 "destroy runs without the tokens of its ServiceAccount: {words}; it cannot delete what only these tokens can reach"
             );
-            self.cluster.event(update, EventType::Warning, EventReason::NoIdentity, &note, None, self.now).await;
+            self.cluster.event(update, EventType::Warning, EventReason::NoIdentity, &note, EventMarks::default(), self.now).await;
         }
         if !left_out.is_empty() {
             let note =
                 format!("configuration is left out because its token is missing: {}; mount the token there", left_out.join(", "));
-            self.cluster.event(update, EventType::Warning, EventReason::ConfigLeftOut, &note, None, self.now).await;
+            self.cluster
+                .event(update, EventType::Warning, EventReason::ConfigLeftOut, &note, EventMarks::default(), self.now)
+                .await;
         }
         Ok(!self.clear_if_ended(&prepared.run.update, &prepared.run.uid, &folder).await?)
     }

@@ -4,7 +4,7 @@ use driftless_api::{Stack, Update, Workspace, finalizer, names, uid_of};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
 use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef, refused, violations};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -118,8 +118,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                     self.release_update(hint, namespace, update, read).await?;
                 }
                 Effect::RequestReconcile { stack: name, request } => self.request_reconcile(hint, &stack, name, request).await?,
-                Effect::Event { event_type, reason, note, revision } => {
-                    self.cluster.event(&stack, *event_type, *reason, note, revision.as_ref(), self.now).await;
+                Effect::Event { event_type, reason, note, revision, change_request } => {
+                    let marks = EventMarks { revision: revision.as_ref(), change_request: *change_request };
+                    self.cluster.event(&stack, *event_type, *reason, note, marks, self.now).await;
                 }
                 Effect::DeleteStack => self.delete_expired(&stack).await?,
                 Effect::RemoveFinalizer => {
@@ -165,7 +166,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
             Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
                 let note = format!("API server refused the objects of a run: {message}; no run starts");
                 tracing::warn!(call, note);
-                self.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, self.now).await;
+                self.cluster
+                    .event(stack, EventType::Warning, EventReason::UpdateRefused, &note, EventMarks::default(), self.now)
+                    .await;
                 Ok(())
             }
             created => self.launch(hint, update_key(&hint.object, &created?, name)).await,
@@ -259,7 +262,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
             ),
             Err(error) => return Err(error.into()),
         };
-        self.cluster.event(stack, event_type, EventReason::TtlExpired, &note, None, self.now).await;
+        self.cluster.event(stack, event_type, EventReason::TtlExpired, &note, EventMarks::default(), self.now).await;
         Ok(())
     }
 
@@ -277,7 +280,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                     EventType::Normal,
                     EventReason::WorkspaceDeleted,
                     "Workspace deleted per reclaim policy",
-                    None,
+                    EventMarks::default(),
                     self.now,
                 )
                 .await;

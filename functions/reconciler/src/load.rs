@@ -10,8 +10,8 @@ use driftless_api::{
 use driftless_aws::{Error as AwsError, Objects, Queues};
 use driftless_contract::{FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
 use driftless_core::{
-    ArtifactDigest, Governance, Guard, PlanHash, PlannedChanges, Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack,
-    TreeState, hash, paths,
+    ArtifactDigest, ChangeKind, Governance, Guard, PlanHash, PlannedChanges, Previewed, Project, RunOutcome, Snapshot, SourceRef,
+    Stack as CoreStack, TreeState, hash, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, InvalidManifest, Manifest};
@@ -199,10 +199,16 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
         Verdict::Aborted { message } => Some((None, message)),
     };
     let Outcome { outputs, permalink, inputs, operated, started_at, drift, plan, platform_failure, .. } = outcome;
+    let count =
+        |(operation, count): (String, u64)| Some((ChangeKind::of_step(&operation)?, u32::try_from(count).unwrap_or(u32::MAX)));
+    let is_preview = outcome.preview && drift.is_none() && plan.is_none();
+    let previewed = is_preview
+        .then(|| Previewed { counts: outcome.changes.into_iter().filter_map(count).collect(), first: outcome.would_change });
     RunOutcome {
         started: started_at.is_some(),
         operated: operated.unwrap_or(started_at.is_some()),
         drift,
+        previewed,
         plan: plan.map(Box::new),
         outputs,
         project: outcome.project.map(|project| (project.name, project.runtime)),

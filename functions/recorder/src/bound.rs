@@ -2,8 +2,8 @@
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{
-    Drift, FailureReason, Installed, Phase, PlanMode, PlannedChanges, ProjectInfo, ResourceFailure, ResourceStep, RunResult,
-    Verdict,
+    Drift, FailureReason, Installed, Phase, PlanMode, PlannedChanges, PreviewedChange, ProjectInfo, ResourceFailure,
+    ResourceStep, RunResult, Verdict,
 };
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, steps, drift, plan, inputs, installed, pull_millis, .. } = result;
+    let RunResult { pending_operations, failures, steps, drift, would_change, plan, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => Verdict::Failed { phase, reason, message: cut(&message) },
@@ -47,6 +47,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
         steps: ResourceStep::longest(steps),
         drift: drift.map(Drift::bounded),
+        would_change: PreviewedChange::bounded(would_change),
         plan: plan.map(PlannedChanges::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),
@@ -90,7 +91,7 @@ pub(crate) fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use driftless_contract::{DriftedResource, OutputValue, to_json};
+    use driftless_contract::{ChangeKind, DriftedResource, OutputValue, to_json};
     use jiff::SignedDuration;
     use serde_json::json;
 
@@ -110,6 +111,7 @@ mod tests {
         let step =
             |urn| ResourceStep { urn, operation: "create".into(), started_at: Timestamp::MAX, seconds: u64::MAX, failed: true };
         let resource = DriftedResource { urn: long(), change: long(), properties: vec![long(); 9] };
+        let change = PreviewedChange { kind: ChangeKind::Create, urn: long() };
         let verdict = || Verdict::Failed { phase: Phase::Init, reason: FailureReason::Unknown, message: long() };
         let result = RunResult {
             project: Some(ProjectInfo { name: long(), runtime: long() }),
@@ -119,6 +121,7 @@ mod tests {
             failures: (0..99).map(|_| failure()).collect(),
             steps: vec![step("u".repeat(1000)); 999].into_iter().chain([step(long())]).collect(),
             drift: Some(Drift { count: 1000, resources: vec![resource; 150] }),
+            would_change: vec![change; 999],
             inputs: Some(long()),
             ..RunResult::new(verdict(), Timestamp::MIN, Timestamp::MAX)
         };

@@ -3,7 +3,7 @@
 use driftless_api::{Stack, StackReference, StackSpec, Update};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Outcome, Revision};
-use driftless_kubernetes::{Cluster, EventReason, EventType};
+use driftless_kubernetes::{Cluster, EventMarks, EventReason, EventType};
 
 use crate::{Recorder, Settings};
 
@@ -17,10 +17,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         let stack = stack_of(update, self.settings);
         let commit = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_ref());
         let revision = commit.map(Revision::from).filter(|commit| !commit.is_empty());
+        let marks = EventMarks { revision: revision.as_ref(), ..EventMarks::default() };
         for (reason, note) in notes {
-            self.cluster.event(update, EventType::Warning, reason, &note, revision.as_ref(), self.now).await;
+            self.cluster.event(update, EventType::Warning, reason, &note, marks, self.now).await;
             if let Some(stack) = &stack {
-                self.cluster.event(stack, EventType::Warning, reason, &note, revision.as_ref(), self.now).await;
+                self.cluster.event(stack, EventType::Warning, reason, &note, marks, self.now).await;
             }
         }
     }

@@ -9,7 +9,7 @@ use driftless_contract::{
     Outcome,
     keys::{self, MAX_LIVE_LOG_BYTES, MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number},
 };
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
@@ -50,7 +50,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             Err(NotStored::Failed(error)) => Err(error),
             Err(NotStored::Refused(why)) => {
                 if !update.is_complete() {
-                    self.cluster.event(update, EventType::Warning, EventReason::LogNotStored, &why, None, self.now).await;
+                    self.cluster
+                        .event(update, EventType::Warning, EventReason::LogNotStored, &why, EventMarks::default(), self.now)
+                        .await;
                 }
                 Ok(None)
             }

@@ -6,7 +6,7 @@ use driftless_api::{Stack, StackOutputs, Update, names, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Outcome, OutputObjects, OutputValue, VERSION, Verdict, keys};
 use driftless_core::{ExistingOutputs, Operation, Output, OutputKind, OutputStep, output_data, output_step};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType, Object};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType, Object};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -124,7 +124,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
         for problem in writer.problems {
             let (kind, reason) = (EventType::Warning, EventReason::OutputsNotStored);
-            self.cluster.event(&writer.stack, kind, reason, &problem, None, self.now).await;
+            self.cluster.event(&writer.stack, kind, reason, &problem, EventMarks::default(), self.now).await;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             failures: Vec::new(),
             steps: Vec::new(),
             drift: None,
+            would_change: Vec::new(),
             plan: None,
             preview: launch.is_some_and(|launch| launch.preview),
             platform_failure: false,

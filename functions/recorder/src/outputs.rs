@@ -6,7 +6,7 @@ use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::TaskFolder, to_json};
 use driftless_core::output_keys;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
@@ -119,7 +119,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        self.cluster.event(update, EventType::Warning, EventReason::OutputsNotStored, &why, None, self.now).await;
+        self.cluster
+            .event(update, EventType::Warning, EventReason::OutputsNotStored, &why, EventMarks::default(), self.now)
+            .await;
         Ok(None)
     }
 

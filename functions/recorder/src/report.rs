@@ -52,6 +52,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             failures: result.failures,
             steps: result.steps,
             drift: result.drift.filter(|_| preview),
+            would_change: result.would_change,
             plan: result.plan,
             preview,
             platform_failure: false,

@@ -1,7 +1,7 @@
 //! Pulumi's engine events: a file with one JSON object per line, which Pulumi writes while it runs.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{self, BufRead, BufReader},
     mem,
@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use driftless_contract::{Drift, DriftedResource, PlannedChanges, ResourceFailure, ResourceStep};
+use driftless_contract::{ChangeKind, Drift, DriftedResource, PlannedChanges, PreviewedChange, ResourceFailure, ResourceStep};
 use jiff::Timestamp;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
@@ -51,6 +51,8 @@ pub struct Events {
     pub pending: Vec<String>,
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
+    /// The first resources that a preview would change, in order.
+    pub would_change: BTreeSet<PreviewedChange>,
     /// The stack's outputs, from the end of its last step: secrets as `[secret]`, assets without their text.
     pub outputs: Option<Map<String, Value>>,
     /// For a refresh: the resources that drifted, and the first of them by URN.
@@ -154,6 +156,11 @@ impl Step {
             && !self.logical
             && self.is_custom()
             && !self.r#type.starts_with("pulumi:providers:")
+    }
+
+    /// How the step of a preview would change the resource. A step of a refresh does not, as in Pulumi's summary.
+    fn would(&self) -> Option<ChangeKind> {
+        ChangeKind::of_step(&self.op).filter(|_| self.logical && self.r#type != STACK)
     }
 
     /// The drift of the resource, with secrets masked.
@@ -277,6 +284,14 @@ impl Events {
             self.drift.insert(step.urn.clone(), step.drift(mask));
             if self.drift.len() > Drift::MAX_RESOURCES {
                 self.drift.pop_last();
+            }
+        }
+        if let Some(OfStep { metadata: step, planning: true }) = &event.done
+            && let Some(kind) = step.would()
+        {
+            self.would_change.insert(PreviewedChange { kind, urn: mask.apply(&step.urn) });
+            if self.would_change.len() > PreviewedChange::MAX {
+                self.would_change.pop_last();
             }
         }
         if event.done.as_ref().is_some_and(|OfStep { metadata: step, .. }| step.r#type == STACK) {

@@ -303,7 +303,7 @@ fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, 
         }
     };
     let Report { outputs, project, permalink, changes, pending_operations, .. } = report;
-    let Report { failures, steps, drift, plan, inputs, installed, .. } = report;
+    let Report { failures, steps, drift, would_change, plan, inputs, installed, .. } = report;
     RunResult {
         version: VERSION,
         verdict,
@@ -316,6 +316,7 @@ fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, 
         failures,
         steps,
         drift,
+        would_change,
         plan,
         inputs,
         installed,

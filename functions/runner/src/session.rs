@@ -22,8 +22,8 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, File, Identity, Installed, Operation, OutputValue, PROJECT_FILES, Phase, PlannedChanges, ProjectFile, ProjectInfo,
-    ResourceFailure, ResourceStep, RunSource, RunSpec, to_json,
+    Drift, File, Identity, Installed, Operation, OutputValue, PROJECT_FILES, Phase, PlannedChanges, PreviewedChange, ProjectFile,
+    ProjectInfo, ResourceFailure, ResourceStep, RunSource, RunSpec, to_json,
 };
 use futures::future::pending;
 use jiff::Timestamp;
@@ -89,6 +89,8 @@ pub(crate) struct Report {
     pub failures: Vec<ResourceFailure>,
     pub steps: Vec<ResourceStep>,
     pub drift: Option<Drift>,
+    /// See [`driftless_contract::RunResult::would_change`].
+    pub would_change: Vec<PreviewedChange>,
     /// See [`driftless_contract::RunResult::plan`].
     pub plan: Option<PlannedChanges>,
     /// See [`RunSpec::inputs`].

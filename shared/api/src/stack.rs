@@ -425,6 +425,8 @@ pub struct LastUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessStackStatus {
+    /// Number of the pull request that shows the results of the previews.
+    pub change_request: Option<i64>,
     /// Whether the last run failed because another process had locked the stack.
     pub conflict: Option<bool>,
     /// Details of the condition `Drifted`.

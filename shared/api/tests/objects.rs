@@ -3,8 +3,8 @@
 
 use driftless_api::{Program, Source, Stack, Update, Workspace};
 use driftless_core::{
-    ChangeKind, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation, PlanHash,
-    PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity,
+    ChangeKind, ChangeRequest, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation,
+    PlanHash, PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity,
     Readiness, SourceState, StackReason, StackStatus, Wish,
 };
 use jiff::Timestamp;
@@ -312,6 +312,7 @@ fn stack_status_round_trips() {
         conflict: true,
         platform_failures: Some(PlatformFailures { count: 1, fresh: true }),
         waits_for: Some(text()),
+        change_request: Some(ChangeRequest(17)),
         drift: DriftStatus { current: Some(text()), last: Some(text()), checked: Some(at), verdict: Some(DriftVerdict::None) },
         expiry: Some(Expiry { at, blocked: Some(text()) }),
         plan: plan_status(at),

@@ -21,6 +21,7 @@ pub use driftless_core::{ArtifactDigest, Claim, Revision, Uid};
 pub use driftless_core::{
     ChangeKind, Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, FailureReason, Layer, Listed, MORE_DISK,
     MORE_MEMORY, OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
+    PreviewedChange,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};

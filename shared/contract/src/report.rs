@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, Layer, PlannedChanges, RunId};
+use crate::{Drift, Layer, PlannedChanges, PreviewedChange, RunId};
 
 /// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a row died before Pulumi checked
 /// for locks.
@@ -228,6 +228,9 @@ pub struct RunResult {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// The first resources that a preview without a plan would change: at most [`PreviewedChange::MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_change: Vec<PreviewedChange>,
     /// The plan of a run with [`crate::RunSpec::plan`]; absent if the run failed before it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedChanges>,
@@ -262,6 +265,7 @@ impl RunResult {
             failures: Vec::new(),
             steps: Vec::new(),
             drift: None,
+            would_change: Vec::new(),
             plan: None,
             inputs: None,
             installed: None,
@@ -375,6 +379,9 @@ pub struct Outcome {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// See [`RunResult::would_change`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_change: Vec<PreviewedChange>,
     /// The plan that the run made; absent for a run that was asked for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedChanges>,

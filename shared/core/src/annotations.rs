@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    ApprovalPolicy, ApprovalSettings, DriftSettings, Ignored, InvalidWindow, PlanHash, Remediate, Schedule, Ttl, Window,
-    metadata as names,
+    ApprovalPolicy, ApprovalSettings, ChangeRequest, DriftSettings, Ignored, InvalidWindow, PlanHash, Remediate, Schedule, Ttl,
+    Window, metadata as names,
 };
 
 /// The annotations with a few possible values, and these.
@@ -38,6 +38,12 @@ impl<'a> Annotations<'a> {
     #[must_use]
     pub fn ignore_inputs(self) -> bool {
         self.get(names::INPUTS).is_some()
+    }
+
+    /// The pull request that the Stack previews.
+    #[must_use]
+    pub fn change_request(self) -> Option<ChangeRequest> {
+        self.get(names::CHANGE_REQUEST).and_then(ChangeRequest::parse)
     }
 
     /// The first error of a setting that every Stack can have. `labels` and `created` are the Stack's.

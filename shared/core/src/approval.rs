@@ -482,7 +482,13 @@ fn failure(
 }
 
 fn event(event_type: EventType, reason: EventReason, note: String, run: &Run) -> Effect {
-    Effect::Event { event_type, reason, note, revision: Some(run.commit.clone()).filter(|commit| !commit.is_empty()) }
+    Effect::Event {
+        event_type,
+        reason,
+        note,
+        revision: Some(run.commit.clone()).filter(|commit| !commit.is_empty()),
+        change_request: None,
+    }
 }
 
 /// Takes over the end of a run that was to apply a plan, and returns the Event about a stale one: nothing was touched.

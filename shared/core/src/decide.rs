@@ -279,6 +279,7 @@ impl<'a> Reconciliation<'a> {
                 reason: EventReason::StackConfigInvalid,
                 note: message,
                 revision: None,
+                change_request: None,
             });
         }
         readiness
@@ -429,6 +430,7 @@ impl<'a> Reconciliation<'a> {
             reason: EventReason::RevisionSkipped,
             note,
             revision: Some(revision.clone()),
+            change_request: None,
         });
         true
     }
@@ -501,6 +503,7 @@ impl<'a> Reconciliation<'a> {
             reason: EventReason::StackUpdateDetected,
             note: why.to_string(),
             revision,
+            change_request: None,
         });
         self.effects.extend(notes);
         self.effects.push(Effect::Run(Box::new(new)));
@@ -556,7 +559,7 @@ fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
 
 /// The Events for the fields of a spec that are ignored, that cost much, or that lose its state.
 fn notes(spec: &StackSpec) -> Vec<Effect> {
-    let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
+    let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None, change_request: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
         let note = format!("ignored, because a run is a Fargate task and not a pod: {}", spec.pod_only.join(", "));
         event(EventType::Normal, EventReason::PodFieldsIgnored, note)

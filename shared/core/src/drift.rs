@@ -219,7 +219,7 @@ pub(crate) fn observe_check(
         _ => Some(DriftVerdict::Unknown(outcome.message.clone())),
     };
     let revision = Some(check.commit.clone());
-    let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note, revision });
+    let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note, revision, change_request: None });
     let event = match (&before.verdict, &verdict) {
         (before, after) if before == after => None,
         (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, EventReason::DriftDetected, drift.to_string()),

@@ -14,6 +14,7 @@ mod approval;
 mod backoff;
 mod bound;
 mod cache;
+mod change_request;
 mod decide;
 mod drift;
 mod due;
@@ -61,6 +62,7 @@ pub use annotations::Annotations;
 pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
+pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
 pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};
@@ -75,7 +77,7 @@ pub use outputs::{ExistingOutputs, Output, OutputData, OutputKind, OutputStep, o
 pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
-pub use plan_summary::summary;
+pub use plan_summary::{preview_summary, summary};
 pub use planned::{ChangeKind, Listed, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf};
 pub use pod::{
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity,

@@ -30,6 +30,10 @@ pub const SUSPEND: &str = "driftless.dev/suspend";
 /// Annotation of a Stack: how long after its creation it is deleted, such as `72h`, if it has `destroyOnFinalize`.
 pub const TTL: &str = "driftless.dev/ttl";
 
+/// Annotation of a Stack: the number of the pull request or merge request that it previews, as on Flux's own objects. Also annotation
+/// of an Event that is shown there.
+pub const CHANGE_REQUEST: &str = "event.toolkit.fluxcd.io/change_request";
+
 /// Annotation of a Stack: when its maintenance window opens, as five cron fields such as `0 22 * * 1-5`. Runs that change resources
 /// start within the window only.
 pub const WINDOW_SCHEDULE: &str = "driftless.dev/window-schedule";

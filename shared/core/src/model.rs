@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalSettings, ArtifactDigest, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness, Revision,
-    RunOutcome, StackStatus, Ttl, Uid, Window, run::UpdateFacts,
+    ApprovalSettings, ArtifactDigest, ChangeRequest, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness,
+    Revision, RunOutcome, StackStatus, Ttl, Uid, Window, run::UpdateFacts,
 };
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
@@ -74,6 +74,8 @@ pub struct Stack {
     pub paths: Option<String>,
     /// No run of it may start.
     pub suspended: bool,
+    /// The pull request that it previews.
+    pub change_request: Option<ChangeRequest>,
     /// When its life ends; `None`: not by itself.
     pub ttl: Option<Ttl>,
     /// When its runs may start; `None`: at any time.

@@ -2,7 +2,7 @@ use jiff::Timestamp;
 
 use crate::{
     DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run, RunOutcome,
-    Stack, StackStatus, approval::observe_applied,
+    Stack, StackStatus, approval::observe_applied, change_request::shown_on, preview_summary,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
@@ -88,6 +88,8 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let (event_type, reason, note) = if outcome.succeeded && run.adopts && !is_empty {
         let note = "Adopted drift: the state is as the live resources; the next update changes them to what the program says";
         (EventType::Normal, EventReason::DriftAdopted, note.into())
+    } else if let Some(found) = outcome.previewed.as_ref().filter(|_| outcome.succeeded && run.operation == Operation::Preview) {
+        (EventType::Normal, EventReason::StackCreated, format!("Preview succeeded: {}", preview_summary(found)))
     } else if outcome.succeeded {
         (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())
     } else if outcome.platform_failure {
@@ -100,5 +102,7 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
         (EventType::Warning, EventReason::StackUpdateFailure, format!("Failed to update stack: {}", outcome.message))
     };
     let revision = Some(run.commit.clone()).filter(|commit| !commit.is_empty());
-    (status, Effect::Event { event_type, reason, note, revision })
+    let change_request = shown_on(stack, run, outcome);
+    status.change_request = change_request.or(status.change_request);
+    (status, Effect::Event { event_type, reason, note, revision, change_request })
 }

@@ -1,6 +1,8 @@
 use jiff::Timestamp;
 
-use crate::{ArtifactDigest, CurrentUpdate, EventReason, Operation, PlanHash, Revision, SourceRef, StackStatus, Workspace};
+use crate::{
+    ArtifactDigest, ChangeRequest, CurrentUpdate, EventReason, Operation, PlanHash, Revision, SourceRef, StackStatus, Workspace,
+};
 
 /// The result of a reconciliation of a Stack.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,8 @@ pub enum Effect {
         note: String,
         /// The revision of the source that it concerns, if any.
         revision: Option<Revision>,
+        /// The pull request that shows it.
+        change_request: Option<ChangeRequest>,
     },
     /// Delete the Stack, whose life has ended, and publish an Event about it.
     DeleteStack,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use crate::{ChangeKind, Operation, PlannedChanges};
+use crate::{ChangeKind, Operation, PlannedChanges, Previewed};
 
 /// The changes that a message names.
 const NAMED: usize = 3;
@@ -11,14 +11,43 @@ const NAMED: usize = 3;
 /// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
 #[must_use]
 pub fn summary(plan: &PlannedChanges) -> String {
-    let count = |kind| plan.count(kind);
+    let operation = match plan.operation {
+        Operation::Destroy => "destroy: ",
+        Operation::Refresh => "refresh: ",
+        Operation::Up | Operation::Preview => "",
+    };
+    let lost = |kind| verb(kind).filter(|_| matches!(kind, ChangeKind::Replace | ChangeKind::Delete | ChangeKind::Forget));
+    let text = format!(
+        "{operation}{}{}; plan {}",
+        counted(&plan.counts),
+        named(plan.changes.first.iter().map(|change| (change.kind, change.urn.as_str())), lost),
+        plan.hash.short()
+    );
+    let leaves = |count: u32, what: &str| match count {
+        0 => String::new(),
+        1 => format!("; 1 value is {what}"),
+        count => format!("; {count} values are {what}"),
+    };
+    text + &leaves(plan.unknown.count, "known only when it is applied")
+        + &leaves(plan.unstable.count, "different in each preview and not compared")
+}
+
+/// The changes that a preview found: their counts and the first resources, `+1 ~0 -0 ±1 (replaces aws:rds:Instance db, creates
+/// aws:s3:Bucket logs)`, or `no changes`.
+#[must_use]
+pub fn preview_summary(found: &Previewed) -> String {
+    if found.is_empty() {
+        "no changes".into()
+    } else {
+        counted(&found.counts) + &named(found.first.iter().map(|change| (change.kind, change.urn.as_str())), verb)
+    }
+}
+
+/// The number of resources by kind of change.
+fn counted(counts: &BTreeMap<ChangeKind, u32>) -> String {
+    let count = |kind| counts.get(&kind).copied().unwrap_or(0);
     let mut text = format!(
-        "{}+{} ~{} -{} ±{}",
-        match plan.operation {
-            Operation::Destroy => "destroy: ",
-            Operation::Refresh => "refresh: ",
-            Operation::Up | Operation::Preview => "",
-        },
+        "+{} ~{} -{} ±{}",
         count(ChangeKind::Create),
         count(ChangeKind::Update),
         count(ChangeKind::Delete),
@@ -37,30 +66,27 @@ pub fn summary(plan: &PlannedChanges) -> String {
             let _ = write!(text, ", {} {word}", count(kind));
         }
     }
-    let verb = |kind| match kind {
+    text
+}
+
+/// What happens to a resource that a message may name.
+const fn verb(kind: ChangeKind) -> Option<&'static str> {
+    match kind {
         ChangeKind::Replace => Some("replaces"),
         ChangeKind::Delete => Some("deletes"),
         ChangeKind::Forget => Some("forgets"),
-        _ => None,
-    };
-    let lost: Vec<_> = plan
-        .changes
-        .first
-        .iter()
-        .filter_map(|change| Some(format!("{} {}", verb(change.kind)?, resource(&change.urn))))
-        .collect();
-    if !lost.is_empty() {
-        let more = if lost.len() > NAMED { ", and more" } else { "" };
-        let _ = write!(text, " ({}{more})", lost.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
+        ChangeKind::Create => Some("creates"),
+        ChangeKind::Import => Some("imports"),
+        ChangeKind::Update => Some("updates"),
+        ChangeKind::Options | ChangeKind::Refresh | ChangeKind::Outputs => None,
     }
-    let _ = write!(text, "; plan {}", plan.hash.short());
-    let leaves = |count: u32, what: &str| match count {
-        0 => String::new(),
-        1 => format!("; 1 value is {what}"),
-        count => format!("; {count} values are {what}"),
-    };
-    text + &leaves(plan.unknown.count, "known only when it is applied")
-        + &leaves(plan.unstable.count, "different in each preview and not compared")
+}
+
+/// The first resources whose change has a verb, in parentheses; empty if there is none.
+fn named<'a>(changes: impl Iterator<Item = (ChangeKind, &'a str)>, verb: impl Fn(ChangeKind) -> Option<&'static str>) -> String {
+    let all: Vec<_> = changes.filter_map(|(kind, urn)| Some(format!("{} {}", verb(kind)?, resource(urn)))).collect();
+    let more = if all.len() > NAMED { ", and more" } else { "" };
+    if all.is_empty() { String::new() } else { format!(" ({}{more})", all[..all.len().min(NAMED)].join(", ")) }
 }
 
 /// Type and name of a resource, from its URN.

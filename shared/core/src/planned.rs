@@ -112,6 +112,13 @@ impl ChangeKind {
         }
     }
 
+    /// The kind of a step of Pulumi that changes a resource. The steps within a replacement have none.
+    #[must_use]
+    pub fn of_step(operation: &str) -> Option<Self> {
+        let kinds = [Self::Create, Self::Update, Self::Replace, Self::Delete, Self::Import];
+        Self::parse(operation).filter(|kind| kinds.contains(kind))
+    }
+
     /// The kind of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {

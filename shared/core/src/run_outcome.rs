@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Drift, PlannedChanges};
+use crate::{Drift, PlannedChanges, Previewed};
 
 crate::reasons! {
     /// Why a run failed: the reason of an Update's condition `Failed`. The first three that PKO has are PKO's.
@@ -60,6 +60,8 @@ pub struct RunOutcome {
     pub platform_failure: bool,
     /// The drift that a successful check found.
     pub drift: Option<Drift>,
+    /// The changes that a preview found; `None` for any other run, and for one that makes a plan.
+    pub previewed: Option<Previewed>,
     /// The plan that it made.
     pub plan: Option<Box<PlannedChanges>>,
     /// The approved plan was not the one that it made, so it changed nothing.

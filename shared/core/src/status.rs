@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Expiry, Operation, PlanStatus, Revision, StackReason, run::WaitReason};
+use crate::{ChangeRequest, Drift, Expiry, Operation, PlanStatus, Revision, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +36,8 @@ pub struct StackStatus {
     pub drift: DriftStatus,
     /// The announced end of its life.
     pub expiry: Option<Expiry>,
+    /// The pull request that shows the results of its previews.
+    pub change_request: Option<ChangeRequest>,
     /// The state of its plans, if it is guarded.
     pub plan: PlanStatus,
     /// It was suspended at the last reconciliation.

@@ -58,7 +58,7 @@ impl Expiry {
                  to keep it"
             ),
         };
-        Effect::Event { event_type: EventType::Warning, reason: EventReason::TtlEnds, note, revision: None }
+        Effect::Event { event_type: EventType::Warning, reason: EventReason::TtlEnds, note, revision: None, change_request: None }
     }
 }
 

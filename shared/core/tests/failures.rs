@@ -52,6 +52,7 @@ fn failure_is_retried_after_a_cooldown_requeued_once() {
         reason: EventReason::StackUpdateFailure,
         note: "Failed to update stack: up failed: no such bucket".into(),
         revision: Some(run(Operation::Up).commit),
+        change_request: None,
     };
     assert!(first.effects.contains(&event));
 

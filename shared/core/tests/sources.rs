@@ -132,7 +132,8 @@ fn revision_without_relevant_changes_counts_as_run() {
             event_type: EventType::Normal,
             reason: EventReason::RevisionSkipped,
             note,
-            revision: Some("main@sha1:bbb".into())
+            revision: Some("main@sha1:bbb".into()),
+            change_request: None,
         }]
     );
 

@@ -9,7 +9,8 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use driftless_contract::{EVENT_REPORTER, ObjectKey, Revision};
+use driftless_contract::{EVENT_REPORTER, ObjectKey};
+use driftless_core::metadata::CHANGE_REQUEST;
 use futures::AsyncBufReadExt as _;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -33,7 +34,8 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResultLayer};
 
 use crate::{
-    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, MAX_OF_CLUSTER, Object, Page, Result, Selector, WATCH,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventMarks, EventReason, EventType, MAX_OF_CLUSTER, Object, Page, Result, Selector,
+    WATCH,
     failure::{Timeout, failed_write, failure, timeout},
     metadata_patch,
 };
@@ -432,17 +434,20 @@ impl Cluster for Client {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&Revision>,
+        marks: EventMarks<'_>,
         at: Timestamp,
     ) {
         let (namespace, name) = place(regarding);
+        let revision = marks.revision.map(|revision| (EVENT_REVISION.to_owned(), revision.to_string()));
+        let change_request = marks.change_request.map(|number| (CHANGE_REQUEST.to_owned(), number.to_string()));
+        let annotations: BTreeMap<_, _> = revision.into_iter().chain(change_request).collect();
         let event = Event {
             action: Some(reason.as_str().into()),
             event_time: Some(MicroTime(at)),
             metadata: ObjectMeta {
                 generate_name: Some(format!("{name:.200}-")),
                 namespace: Some(namespace.into()),
-                annotations: revision.map(|revision| [(EVENT_REVISION.to_owned(), revision.to_string())].into()),
+                annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
                 ..ObjectMeta::default()
             },
             note: Some(note[..note.floor_char_boundary(NOTE_BYTES)].into()),

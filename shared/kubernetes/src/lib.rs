@@ -15,6 +15,7 @@ pub use call::CallError;
 pub use client::Client;
 pub use clusters::{Clusters, LABELS_KEPT};
 use driftless_contract::{ObjectKey, Revision};
+use driftless_core::ChangeRequest;
 pub use driftless_core::{EventReason, EventType};
 use jiff::Timestamp;
 use kube::{
@@ -58,6 +59,15 @@ pub async fn rules_of<C: Cluster>(
 
 /// Annotation of an Event: the revision of the source that it concerns.
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
+
+/// The annotations of an Event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventMarks<'a> {
+    /// The revision of the source that it concerns: [`EVENT_REVISION`].
+    pub revision: Option<&'a Revision>,
+    /// The pull request that shows it: [`driftless_core::metadata::CHANGE_REQUEST`].
+    pub change_request: Option<ChangeRequest>,
+}
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -236,15 +246,14 @@ pub trait Cluster {
         audience: Option<&str>,
         seconds: u32,
     ) -> impl Future<Output = Result<(SecretString, Timestamp)>>;
-    /// Publishes an Event about an object, with a note of at most 1024 bytes and the revision of its source that it concerns. A
-    /// failure is logged and fails no reconciliation.
+    /// Publishes an Event about an object, with a note of at most 1024 bytes. A failure is logged and fails no reconciliation.
     fn event<K: Object>(
         &self,
         regarding: &K,
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&Revision>,
+        marks: EventMarks<'_>,
         at: Timestamp,
     ) -> impl Future<Output = ()>;
 }

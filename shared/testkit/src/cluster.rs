@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use driftless_contract::{ObjectKey, Revision};
+use driftless_contract::ObjectKey;
 use driftless_kubernetes::{
-    Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Result, Selector, WATCH, metadata_patch,
+    Cluster, Endpoint, Error, EventMarks, EventReason, EventType, Object, Page, Result, Selector, WATCH, metadata_patch,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
@@ -444,7 +444,7 @@ impl Cluster for World {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        _revision: Option<&Revision>,
+        _marks: EventMarks<'_>,
         _at: Timestamp,
     ) {
         let meta = regarding.meta();

@@ -13,8 +13,10 @@ use std::{
 
 use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, RunMessage, TaskHint, keys};
-use driftless_core::{Revision, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page, Selector};
+use driftless_core::TaskShape;
+use driftless_kubernetes::{
+    Cluster, Endpoint, Error as KubernetesError, EventMarks, EventReason, EventType, Object, Page, Selector,
+};
 use driftless_testkit::{Message, World};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
@@ -334,7 +336,7 @@ impl Cluster for Probe {
         self.about("token of", "ServiceAccount", name, async { Ok(("token".into(), expires)) }).await
     }
 
-    async fn event<K: Object>(&self, _: &K, _: EventType, _: EventReason, _: &str, _: Option<&Revision>, _: Timestamp) {}
+    async fn event<K: Object>(&self, _: &K, _: EventType, _: EventReason, _: &str, _: EventMarks<'_>, _: Timestamp) {}
 }
 
 impl Objects for Probe {

@@ -11,9 +11,9 @@ use std::{
 use driftless_api::{Stack, names};
 use driftless_aws::{Link, Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
-use driftless_core::{Admissions, MAX_FAILURES, Revision, Stack as CoreStack, TaskShape};
+use driftless_core::{Admissions, MAX_FAILURES, Stack as CoreStack, TaskShape};
 use driftless_kubernetes::{
-    Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page, Selector,
+    Cluster, Endpoint, Error as KubernetesError, EventMarks, EventReason, EventType, LABELS_KEPT, Object, Page, Selector,
 };
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
@@ -354,14 +354,14 @@ impl Cluster for Wire {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&Revision>,
+        marks: EventMarks<'_>,
         at: Timestamp,
     ) {
         let namespace = regarding.meta().namespace.as_deref().unwrap_or_default();
         let secret = Some(namespace).filter(|_| self.is_broken(Breakage::Leaks));
         let secret = secret.and_then(|namespace| outside::secret(&self.world.calm(), namespace));
         let note = format!("{note}{}", secret.unwrap_or_default());
-        self.world.event(regarding, event_type, reason, &note, revision, at).await;
+        self.world.event(regarding, event_type, reason, &note, marks, at).await;
     }
 }
 

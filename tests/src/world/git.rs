@@ -160,6 +160,11 @@ impl Repository {
 
     /// Commits `files` on top of the last commit and makes that a branch. Returns the new commit's id.
     pub async fn commit_on(&self, branch: &str, message: &str, files: &[(&str, &str)]) -> Result<String> {
+        self.commit_at(&format!("refs/heads/{branch}"), message, files).await
+    }
+
+    /// The same for any ref, such as that of a pull request.
+    pub async fn commit_at(&self, reference: &str, message: &str, files: &[(&str, &str)]) -> Result<String> {
         let work = self.path.with_extension("work");
         if !work.exists() {
             fs::create_dir(&work)?;
@@ -174,7 +179,7 @@ impl Repository {
         }
         git(&work, &["add", "--all"]).await?;
         git(&work, &["commit", "--quiet", "--message", message]).await?;
-        git(&work, &["push", "--quiet", "origin", &format!("HEAD:refs/heads/{branch}")]).await?;
+        git(&work, &["push", "--quiet", "origin", &format!("HEAD:{reference}")]).await?;
         git(&work, &["rev-parse", "HEAD"]).await
     }
 

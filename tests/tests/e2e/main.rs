@@ -36,6 +36,7 @@ mod platform;
 mod policies;
 mod programs;
 mod prove;
+mod pull_requests;
 mod readiness;
 mod sources;
 mod spot;

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use driftless_contract::EVENT_REPORTER;
-use driftless_core::EventReason;
+use driftless_core::{ChangeRequest, EventReason, metadata::CHANGE_REQUEST};
 use driftless_kubernetes::EVENT_REVISION;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
@@ -30,6 +30,9 @@ const MAX_TEXT: usize = 1024;
 
 /// The reasons that may set a commit status. An update that starts is no result, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
+
+/// The reasons that may become a comment on a pull request: how a run ended.
+const RESULTS: [&str; 2] = ["StackCreated", "StackUpdateFailure"];
 
 /// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields`
 /// of any depth.
@@ -112,7 +115,12 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     // Flux drops an event with the same message and token as one in the last five minutes. The token makes two equal failures two
     // events.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
-    if let Some(revision) = event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(EVENT_REVISION)) {
+    let annotation = |name| event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
+    let number = annotation(CHANGE_REQUEST).filter(|_| RESULTS.contains(&reason.as_str()));
+    if let Some(number) = number.and_then(|number| ChangeRequest::parse(number)) {
+        metadata.insert(CHANGE_REQUEST.to_owned(), json!(number.to_string()));
+    }
+    if let Some(revision) = annotation(EVENT_REVISION) {
         let revision = &cut(revision);
         metadata.insert(format!("{GROUP}/revision"), json!(revision));
         if let Some(commit) = commit(revision).filter(|_| VERDICTS.contains(&reason.as_str())) {
@@ -263,6 +271,28 @@ mod tests {
         let digest = "c5879b8d250ca6e74ca6bba56d9d89d3902cdc521520c040f051f7893d9555ac";
         for revision in ["1", "6.2.1", "main", &format!("latest@sha256:{digest}"), &COMMIT.replace('8', "x"), "sha1:é"] {
             assert_eq!(metadata("StackCreated", revision).get(key), None, "{revision}");
+        }
+    }
+
+    #[test]
+    fn only_the_end_of_a_run_is_for_a_pull_request_whose_number_is_one() {
+        let of = |reason: &str, number: &str| {
+            let metadata = flux(&event("Normal", reason, "n", &json!({ CHANGE_REQUEST: number }))).metadata;
+            metadata.get("event.toolkit.fluxcd.io/change_request").cloned()
+        };
+        for reason in ["StackCreated", "StackUpdateFailure"] {
+            assert_eq!(of(reason, "17"), Some(json!("17")));
+        }
+        for (reason, number) in [
+            ("StackUpdateDetected", "17"),
+            ("ResourceFailed", "17"),
+            ("Test", "17"),
+            ("StackCreated", ""),
+            ("StackCreated", "17/merge"),
+            ("StackCreated", "-1"),
+            ("StackCreated", "99999999999"),
+        ] {
+            assert_eq!(of(reason, number), None, "{reason} {number}");
         }
     }
 

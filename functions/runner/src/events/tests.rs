@@ -69,6 +69,33 @@ fn the_resources_that_changed_are_named() {
 }
 
 #[test]
+fn first_resources_that_a_preview_would_change_are_named_by_kind_and_urn() {
+    let step = |op: &str, name: &str, rest: &str| {
+        let metadata = format!(r#""op":"{op}","urn":"{name}","type":"world:index:Object","logical":true"#);
+        format!(r#"{{"resOutputsEvent":{{"metadata":{{{metadata}{rest}}},"planning":true}}}}"#)
+    };
+    let update = step("update", "urn:u", "");
+    let lines = [
+        step("same", "urn:s", ""),
+        update.clone(),
+        step("create", "urn:c", ""),
+        step("replace", "urn:r", ""),
+        // The parts of the replacement, the step of a refresh, and what only groups resources.
+        step("create-replacement", "urn:r", ""),
+        update.replace("urn:u", "urn:d").replace(r#""logical":true"#, r#""logical":false"#),
+        update.replace("urn:u", "urn:stack").replace("world:index:Object", STACK),
+        update.replace("urn:u", "urn:applied").replace(r#""planning":true"#, r#""planning":false"#),
+    ];
+    let found = events(&lines.iter().map(String::as_str).collect::<Vec<_>>()).would_change;
+    let named = |PreviewedChange { kind, urn }: &PreviewedChange| format!("{kind} {urn}");
+    assert_eq!(found.iter().map(named).collect::<Vec<_>>(), ["replace urn:r", "create urn:c", "update urn:u"]);
+
+    let many: Vec<_> = (10..90).rev().map(|n| step("create", &format!("urn:{n}"), "")).collect();
+    let found = events(&many.iter().map(String::as_str).collect::<Vec<_>>()).would_change;
+    assert_eq!((found.len(), found.first().map(named).as_deref()), (PreviewedChange::MAX, Some("create urn:10")));
+}
+
+#[test]
 fn outputs_are_those_of_the_last_step_of_the_stack() {
     let end = |kind: &str, new: &str| format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"{kind}","new":{new}}}}}}}"#);
     let first = end(STACK, r#"{"outputs":{}}"#);

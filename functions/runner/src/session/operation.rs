@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use backon::Retryable;
-use driftless_contract::{Lock, ResourceStep, RunSpec, VERSION, to_json};
+use driftless_contract::{Lock, Operation, ResourceStep, RunSpec, VERSION, to_json};
 use tokio::time::Instant;
 
 use super::{EVENTS_EVERY, Report, Session, Steps, not_run};
@@ -143,6 +143,9 @@ impl Session<'_> {
         report.failures.clone_from(&events.failures);
         if !self.spec.is_preview() {
             report.steps = ResourceStep::longest(events.steps.clone());
+        }
+        if self.spec.operation == Operation::Preview && self.spec.plan.is_none() {
+            report.would_change = events.would_change.iter().cloned().collect();
         }
         report.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
         report.permalink = ended.permalink.take();

@@ -20,6 +20,7 @@ impl From<&Stack> for core::Stack {
             finalizer: finalizer::is_on(stack),
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
+            change_request: annotations.change_request(),
             suspended: stack.is_suspended(),
             ttl: annotations.ttl(stack.labels(), created(stack)).unwrap_or_default(),
             window: annotations.window().unwrap_or_default(),

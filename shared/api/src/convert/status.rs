@@ -32,6 +32,7 @@ impl Stack {
                 reconcile_request: some(&current.reconcile_request),
             }),
             driftless: Some(DriftlessStackStatus {
+                change_request: status.change_request.map(|core::ChangeRequest(number)| number.into()),
                 conflict: status.conflict.then_some(true),
                 expiry: status
                     .expiry
@@ -231,6 +232,7 @@ impl From<&StackStatus> for core::StackStatus {
                 .expiry
                 .as_ref()
                 .and_then(|StackExpiry { blocked, time }| Some(core::Expiry { at: time.as_ref()?.0, blocked: blocked.clone() })),
+            change_request: ours.change_request.and_then(|number| u32::try_from(number).ok()).map(core::ChangeRequest),
             suspended: ours.suspended.unwrap_or_default(),
             inputs: ours.inputs.clone(),
             scope: ours.scope.clone(),

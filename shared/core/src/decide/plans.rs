@@ -115,7 +115,7 @@ impl Reconciliation<'_> {
         let (denied, warned) = ruling.news();
         for (reason, note) in [(EventReason::PolicyViolation, denied), (EventReason::PolicyWarning, warned)] {
             let revision = Some(commit.clone()).filter(|commit| !commit.is_empty());
-            let event = |note| Effect::Event { event_type: EventType::Warning, reason, note, revision };
+            let event = |note| Effect::Event { event_type: EventType::Warning, reason, note, revision, change_request: None };
             self.effects.extend(note.map(event));
         }
     }

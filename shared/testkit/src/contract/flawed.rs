@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fs::File, io::Read as _};
 
 use driftless_aws::{Link, Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
-use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, Revision, RunHint, TaskHint};
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint};
 use driftless_core::{TaskEnd, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Selector};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventMarks, EventReason, EventType, Object, Page, Selector};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -324,9 +324,9 @@ impl Cluster for Flawed {
         event_type: EventType,
         reason: EventReason,
         note: &str,
-        revision: Option<&Revision>,
+        marks: EventMarks<'_>,
         at: Timestamp,
     ) {
-        self.world.event(regarding, event_type, reason, note, revision, at).await;
+        self.world.event(regarding, event_type, reason, note, marks, at).await;
     }
 }

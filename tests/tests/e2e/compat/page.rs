@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 23] = [
+const TESTS: [(&str, &str); 24] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -36,6 +36,7 @@ const TESTS: [(&str, &str); 23] = [
     ("pko", include_str!("../pko.rs")),
     ("platform", include_str!("../platform.rs")),
     ("programs", include_str!("../programs.rs")),
+    ("pull_requests", include_str!("../pull_requests.rs")),
     ("readiness", include_str!("../readiness.rs")),
     ("sources", include_str!("../sources.rs")),
     ("ttl", include_str!("../ttl.rs")),

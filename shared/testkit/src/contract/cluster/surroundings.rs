@@ -1,6 +1,7 @@
 //! The cases of namespaces, tokens and Events.
 
-use driftless_kubernetes::{EventReason, EventType};
+use driftless_core::ChangeRequest;
+use driftless_kubernetes::{EventMarks, EventReason, EventType};
 use jiff::SignedDuration;
 use secrecy::ExposeSecret as _;
 
@@ -72,7 +73,7 @@ async fn nothing_is_created_in_a_terminating_namespace<F: Fixture>(fixture: &F) 
         cluster.service_account_token(namespace, "default", None, 600).await.err(),
     ];
     ensure!(refused.iter().all(|error| matches!(error, Some(Error::NamespaceTerminating { .. }))), "{refused:?}");
-    cluster.event(&held, EventType::Normal, EventReason::UpdateRefused, "note", None, fixture.now()).await;
+    cluster.event(&held, EventType::Normal, EventReason::UpdateRefused, "note", EventMarks::default(), fixture.now()).await;
     ensure!(!fixture.events(namespace).await?.iter().any(|event| event.contains("Refused")));
     free(fixture, held).await
 }
@@ -102,7 +103,8 @@ async fn token_of_an_account_that_is_missing_is_a_permanent_error<F: Fixture>(fi
 async fn told<F: Fixture>(fixture: &F, name: &str, note: &str) -> Result<Vec<String>> {
     let object = fixture.port().create(&update(name, "a")).await?;
     let revision = "main@sha1:0".into();
-    fixture.port().event(&object, EventType::Warning, EventReason::DriftDetected, note, Some(&revision), fixture.now()).await;
+    let marks = EventMarks { revision: Some(&revision), change_request: Some(ChangeRequest(17)) };
+    fixture.port().event(&object, EventType::Warning, EventReason::DriftDetected, note, marks, fixture.now()).await;
     let mut events = fixture.events(NAMESPACE).await?;
     events.retain(|event| event.contains(&format!("/{} ", object.name_any())));
     Ok(events)

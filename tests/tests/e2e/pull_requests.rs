@@ -1,0 +1,263 @@
+//! Pull requests show what they would change: the recipe of docs/pull-requests.md, with a stand-in for GitHub's API. The templates
+//! of Flux Operator are filled in here.
+
+use std::{
+    fs,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    routing::{get, patch, post},
+};
+use driftless_tests::{
+    guide::{objects, rendered},
+    scenario::{FLUX, Namespace, RUN, Source, is_ready},
+    world::{git::Repository, ready},
+};
+use k8s_openapi::api::events::v1::Event;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::world::shared;
+
+const PAGE: &str = include_str!("../../../docs/pull-requests.md");
+
+/// The pull requests: one that changes the project, another one, one of a fork, and that of a forged Event.
+const CHANGES: &str = "17";
+const UNRELATED: &str = "18";
+const FORK: &str = "19";
+const FORGED: &str = "20";
+
+/// A stand-in for GitHub's API.
+#[derive(Clone, Default)]
+struct Host(Arc<Mutex<Received>>);
+
+#[derive(Default)]
+struct Received {
+    /// The pull request and the text of each comment. Its place is its id.
+    comments: Vec<(String, String)>,
+    /// The commit and the state of each status.
+    statuses: Vec<(String, Value)>,
+}
+
+impl Host {
+    fn received(&self) -> MutexGuard<'_, Received> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn router(self) -> Router {
+        let user = async || Json(json!({ "login": "flux" }));
+        Router::new()
+            .route("/api/v3/user", get(user))
+            .route("/api/v3/repos/acme/platform/issues/{number}/comments", get(comments).post(comment))
+            .route("/api/v3/repos/acme/platform/issues/comments/{id}", patch(edit))
+            .route("/api/v3/repos/acme/platform/commits/{commit}/statuses", get(async || Json(json!([]))))
+            .route("/api/v3/repos/acme/platform/statuses/{commit}", post(status))
+            .with_state(self)
+    }
+
+    /// The texts of a pull request's comments.
+    fn comments(&self, number: &str) -> Vec<String> {
+        self.received().comments.iter().filter(|(of, _)| of == number).map(|(_, text)| text.clone()).collect()
+    }
+
+    /// Waits until the only comment of the pull request has these words.
+    async fn wait(&self, number: &str, words: &str) -> Result<String> {
+        ready::until(&format!("a comment on {number} with {words:?}"), RUN, async || {
+            let comments = self.comments(number);
+            ensure!(comments.len() == 1 && comments[0].contains(words), "{comments:#?}");
+            Ok(comments[0].clone())
+        })
+        .await
+    }
+}
+
+fn shown(id: usize, text: &str) -> Value {
+    json!({ "id": id + 1, "body": text, "user": { "login": "flux" } })
+}
+
+async fn comments(State(host): State<Host>, Path(number): Path<String>) -> Json<Value> {
+    let received = host.received();
+    let all = received.comments.iter().enumerate().filter(|(_, (of, _))| *of == number);
+    Json(all.map(|(id, (_, text))| shown(id, text)).collect())
+}
+
+fn body(comment: &Value) -> String {
+    comment["body"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn comment(State(host): State<Host>, Path(number): Path<String>, Json(comment): Json<Value>) -> Json<Value> {
+    let mut received = host.received();
+    received.comments.push((number, body(&comment)));
+    Json(shown(received.comments.len() - 1, &body(&comment)))
+}
+
+async fn edit(State(host): State<Host>, Path(id): Path<usize>, Json(comment): Json<Value>) -> Json<Value> {
+    if let Some((_, text)) = host.received().comments.get_mut(id - 1) {
+        *text = body(&comment);
+    }
+    Json(shown(id - 1, &body(&comment)))
+}
+
+async fn status(State(host): State<Host>, Path(commit): Path<String>, Json(status): Json<Value>) -> Json<Value> {
+    host.received().statuses.push((commit, status["state"].clone()));
+    Json(status)
+}
+
+#[tokio::test]
+async fn pull_request_shows_what_it_would_change_and_a_fork_runs_nothing() -> Result<()> {
+    let host = Host::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = format!("http://{}/acme/platform", listener.local_addr()?);
+    let server = host.clone().router();
+    tokio::select! {
+        ended = axum::serve(listener, server) => bail!("{ended:?}"),
+        ended = story(&host, &address) => ended,
+    }
+}
+
+/// The recipe of the page, in its namespace.
+struct Recipe<'a> {
+    team: &'a Namespace<'a>,
+    repository: Repository,
+    page: Vec<Value>,
+}
+
+impl Recipe<'_> {
+    /// Applies the objects of the page that are not of Flux Operator, with the address of the stand-in.
+    async fn apply(&self, address: &str) -> Result<()> {
+        for object in &self.page {
+            let mut object = object.clone();
+            match object["kind"].as_str().unwrap_or_default() {
+                "ResourceSet" | "ResourceSetInputProvider" | "Receiver" => continue,
+                "Provider" => object["spec"]["address"] = address.into(),
+                _ => {}
+            }
+            self.team.apply(&object.to_string()).await?;
+        }
+        Ok(())
+    }
+
+    /// Applies what Flux Operator makes of a `ResourceSet` for a pull request, with the repository and the state of this world.
+    async fn preview(&self, set: &str, number: &str, branch: &str, commit: &str) -> Result<()> {
+        let is_set = |object: &&Value| object["kind"] == "ResourceSet" && object["metadata"]["name"] == set;
+        let set = self.page.iter().find(is_set).context("the page has no such ResourceSet")?;
+        for mut object in rendered(set, &[("id", number), ("branch", branch), ("sha", commit)])? {
+            let spec = object["spec"].as_object_mut().context("a spec")?;
+            if spec.contains_key("backend") {
+                let passphrase = json!({ "type": "Secret", "secret": { "name": "pulumi", "key": "passphrase" } });
+                spec.insert("backend".into(), format!("file://{}", self.team.state()?).into());
+                spec.insert("envRefs".into(), json!({ "PULUMI_CONFIG_PASSPHRASE": passphrase }));
+            } else {
+                spec.remove("secretRef");
+                spec.insert("url".into(), self.repository.url.clone().into());
+            }
+            self.team.apply(&object.to_string()).await?;
+        }
+        Ok(())
+    }
+
+    /// The project, whose file has the name of the Pulumi stack and this content.
+    fn project(&self, content: &str) -> Result<String> {
+        Ok(format!("name: shop\nruntime: yaml\n{}", self.team.program("${pulumi.stack}.txt", content, "")?))
+    }
+}
+
+/// Publishes an Event about a preview as a user who may write Events can.
+async fn forge(team: &Namespace<'_>, number: &str) -> Result<()> {
+    let event: Event = serde_json::from_value(json!({
+        "metadata": {
+            "generateName": "forged-",
+            "namespace": team.name,
+            "annotations": { "event.toolkit.fluxcd.io/change_request": number },
+        },
+        "eventTime": "2026-11-20T21:11:25.000000Z",
+        "type": "Normal",
+        "reason": "StackCreated",
+        "action": "StackCreated",
+        "note": "hello",
+        "regarding": { "apiVersion": "pulumi.com/v1", "kind": "Stack", "namespace": team.name, "name": "forged" },
+        "reportingController": "driftless",
+        "reportingInstance": "test",
+    }))?;
+    Api::namespaced(team.world.client.clone(), &team.name).create(&PostParams::default(), &event).await?;
+    Ok(())
+}
+
+async fn story(host: &Host, address: &str) -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("previews").await?;
+    team.apply_secret("git-comment", &[("username", "flux"), ("password", "canary-pull-requests-5d1e")]).await?;
+    let recipe = Recipe { team: &team, repository: world.git.create("pull-requests").await?, page: objects(PAGE)? };
+    let Recipe { repository, .. } = &recipe;
+    recipe.apply(address).await?;
+
+    let main = [("shop/Pulumi.yaml", &*recipe.project("one")?), ("modules/network/size", "1"), ("README.md", "one")];
+    repository.commit("main", &main).await?;
+    team.apply_git_repository("main", &repository.url).await?;
+    let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "main", dir: "shop" };
+    team.apply_stack_as("main", "prod", "{}", source, "").await?;
+    team.wait("main", "to be applied", is_ready).await?;
+    // Flux loses events that arrive before its cache has an Alert.
+    ready::until("the Alert is known", RUN, async || {
+        forge(&team, "20/../19").await?;
+        forge(&team, FORGED).await?;
+        ensure!(!host.comments(FORGED).is_empty(), "no comment");
+        Ok(())
+    })
+    .await?;
+
+    let unrelated = repository.commit_on("words", "words", &[("README.md", "two")]).await?;
+    let changed = repository.commit_on("grow", "grow", &[("shop/Pulumi.yaml", &recipe.project("two")?)]).await?;
+    recipe.preview("shop", UNRELATED, "words", &unrelated).await?;
+    recipe.preview("shop", CHANGES, "grow", &changed).await?;
+    recipe.preview("shop-review", CHANGES, "grow", &changed).await?;
+    let first = host.wait(CHANGES, "Preview succeeded: +0 ~1 -0 ±0 (updates world:index:Object file)").await?;
+    for words in [
+        "ℹ️ ExternalArtifact/previews/shop-17",
+        "`command`: kubectl driftless diff shop-17 --namespace previews",
+        &format!("`revision`: grow@sha1:{changed}"),
+    ] {
+        ensure!(first.contains(words), "{first}");
+    }
+    team.told("shop-18", "StackCreated", &["Preview succeeded: no changes"]).await?;
+
+    let reverted = repository.commit_on("grow", "not yet", &[("shop/Pulumi.yaml", &recipe.project("one")?)]).await?;
+    recipe.preview("shop", CHANGES, "grow", &reverted).await?;
+    let last = host.wait(CHANGES, "Preview succeeded: no changes").await?;
+    ensure!(last.contains(&reverted), "{last}");
+
+    // Its commit is not on the branch of that name here.
+    let foreign = repository.commit_at("refs/pull/19/head", "fork", &[("shop/Pulumi.yaml", &recipe.project("fork")?)]).await?;
+    recipe.preview("shop", FORK, "main", &foreign).await?;
+    team.unavailable("shop-19", "unable to resolve commit object").await?;
+    assert_eq!(team.updates("shop-19").await?.len(), 0, "a fork ran");
+
+    let numbers: Vec<_> = host.received().comments.iter().map(|(number, _)| number.clone()).collect();
+    assert_eq!(numbers, [FORGED, CHANGES], "one for each that has something to show");
+    ready::until("the commits have their statuses", RUN, async || {
+        let statuses = host.received().statuses.clone();
+        let has = |commit: &String| statuses.contains(&(commit.clone(), "success".into()));
+        ensure!([&unrelated, &changed, &reverted].into_iter().all(has), "{statuses:?}");
+        Ok(())
+    })
+    .await?;
+
+    // As Flux Operator does when the pull request is closed.
+    team.wait("shop-review-17", "to be applied", is_ready).await?;
+    let review = team.file("review-17.txt")?;
+    assert_eq!(fs::read_to_string(&review)?, "two");
+    for (api_version, kind) in [(FLUX, "GitRepository"), ("pulumi.com/v1", "Stack")] {
+        team.objects(api_version, kind)?.delete("shop-review-17", &DeleteParams::default()).await?;
+    }
+    team.clear().await?;
+    ensure!(!fs::exists(&review)? && fs::read_to_string(team.file("prod.txt")?)? == "one", "{review} is left, or prod changed");
+    Ok(())
+}
