@@ -187,7 +187,8 @@ async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Tim
     if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
         return Ok(None);
     }
-    if let RunState::Ended(_, RunOutcome { inputs: Some(_), .. }) = run {
+    // A stale run has applied none.
+    if let RunState::Ended(_, RunOutcome { inputs: Some(_), stale: false, .. }) = run {
         return Ok(Some(Inputs { changed: false, read: now, waits_for: None }));
     }
     let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };

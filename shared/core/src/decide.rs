@@ -331,13 +331,12 @@ impl<'a> Reconciliation<'a> {
         fetch.readiness
     }
 
-    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
-    /// just read them. A preview of a guarded Stack that is no update of it has applied none.
+    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after an update was recorded, because
+    /// its run has just read them. A stale run of a guarded Stack, or a preview that is no update of it, has applied none.
     fn wants(&self, revision: &Revision) -> Sync {
         let [now, before] =
             [&self.stack, &self.snapshot.stack].map(|stack| stack.status.last_update.as_ref().map(|last| &last.name));
-        let ended = now != before || matches!(self.snapshot.run, RunState::Ended(..));
-        is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
+        is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| now == before), self.now)
     }
 
     /// Requests something that is due and requeues for the answer; else requeues for when it is due. Nothing is due after the end

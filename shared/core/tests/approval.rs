@@ -190,6 +190,28 @@ fn stale_plan_touches_nothing_and_the_new_one_waits() {
     assert_ne!(created(&next).unwrap().current.name, stale);
 }
 
+/// The facts after the run of an approved plan of a changed Secret ended as stale, and found that plan.
+fn after_stale_run_of_a_secret(found: Option<PlannedChanges>) -> Snapshot {
+    let mut next = after_run(|outcome| {
+        (outcome.succeeded, outcome.stale, outcome.plan) = (false, true, found.map(Box::new));
+    });
+    let status = &mut next.stack.status;
+    (status.last_update, status.inputs) = (Some(last_update(LastUpdateState::Succeeded, 0, 3600)), Some("old".into()));
+    next.inputs = Some(Inputs { changed: true, read: ago(120), waits_for: None });
+    next
+}
+
+#[test]
+fn stale_plan_of_a_changed_secret_leaves_the_stack_not_ready() {
+    let found = changes(hash_of('b'), &[(ChangeKind::Update, 1)]);
+    let shown = plan_of(&after_stale_run_of_a_secret(Some(found)));
+    let words = condition(&shown);
+    assert!(words.starts_with("Reconciling/ApprovalRequired: plan aaaaaaa was approved by ann, but is bbbbbbb now"), "{words}");
+    assert_eq!((proposed(&shown), state(&shown)), (None, PlanState::Proposed));
+    // Without the new plan, one is made at once.
+    assert!(proposed(&plan_of(&after_stale_run_of_a_secret(None))).is_some());
+}
+
 #[test]
 fn unguarded_cluster_counts_no_approval_and_no_loosening() {
     let mut stack = waiting(three_created());

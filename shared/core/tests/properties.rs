@@ -322,10 +322,9 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_reconciliation =
         plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
-    // The inputs of a run that ended are what the next comparison uses; those of a plan are applied with it.
+    // The inputs of an update that was recorded are what the next comparison uses; those of a plan are applied with it.
     let [now, before] = [&plan.status, &snapshot.stack.status].map(|status| status.last_update.as_ref().map(|last| &last.name));
-    let ended = matches!(snapshot.run, RunState::Ended(..)) || now != before;
-    if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
+    if let Some(inputs) = next.inputs.as_mut().filter(|_| now != before) {
         inputs.changed = false;
     }
     if plan.effects.contains(&Effect::SpendApproval) {
@@ -507,7 +506,7 @@ fn breaks_of_approvals() -> [(&'static str, Break); 11] {
 /// Every rule, with a plan that was changed to break it.
 #[test]
 fn checker_detects_each_broken_invariant() {
-    let breaks: [(&str, Break); 29] = [
+    let breaks: [(&str, Break); 30] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
         ("1: a failed run is retried beyond spec.driftless.retries", |snapshot, plan| {
@@ -574,6 +573,10 @@ fn checker_detects_each_broken_invariant() {
         ("7: a waiting Stack is not requeued", |_, plan| {
             plan.effects.clear();
             plan.status.current_update = None;
+        }),
+        ("7: a Stack is Ready whose inputs changed", |snapshot, plan| {
+            snapshot.inputs = Some(Inputs { changed: true, read: now(), waits_for: None });
+            plan.status.readiness = Some(Readiness::Ready);
         }),
     ];
     let breaks: Vec<_> = breaks.into_iter().chain(breaks_of_approvals()).collect();
