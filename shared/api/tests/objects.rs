@@ -258,8 +258,14 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         unstable: leaves(3),
         made_at: at,
     };
-    let wish =
-        Wish { operation: Operation::Destroy, commit: text().into(), generation: 3, reconcile_request: text(), refresh: true };
+    let wish = Wish {
+        operation: Operation::Destroy,
+        commit: text().into(),
+        generation: 3,
+        reconcile_request: text(),
+        refresh: true,
+        inputs: Some(text()),
+    };
     let proposal = Proposal {
         state: PlanState::Approved,
         plan: Some(plan),
@@ -271,6 +277,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         expires: Some(at),
         note: text(),
         failures: 2,
+        failed_at: None,
     };
     PlanStatus {
         guarded: true,

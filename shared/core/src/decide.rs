@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
-    Operation, Plan, Project, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
+    Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
     StackStatus, Sync, TreeState, Why, Workspace, apply_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
@@ -248,15 +248,22 @@ impl<'a> Reconciliation<'a> {
     /// The source is available and no run is wanted now.
     fn settled(&mut self, source: &SourceRef, polled: Option<Timestamp>) -> Readiness {
         let readiness = self.synced();
+        self.poll(source, polled);
+        readiness
+    }
+
+    /// Git and Secrets send no event when they change, so they are polled.
+    fn poll(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
         let spec = &self.snapshot.stack.spec;
-        // Git and Secrets send no event when they change, so they are polled.
         if let Some(polled) = polled {
             self.ask_again(polled.checked_add(retry::poll_period(spec)).ok(), Effect::Fetch(source.clone()));
         }
         if let Some(inputs) = &self.snapshot.inputs {
-            self.ask_again(inputs.read.checked_add(retry::resync_period(spec)).ok(), Effect::CompareInputs);
+            // A plan has read them, too.
+            let read = self.stack.status.plan.proposal.as_ref().and_then(Proposal::made).max(Some(inputs.read));
+            let due = read.and_then(|read| read.checked_add(retry::resync_period(spec)).ok());
+            self.ask_again(due, Effect::CompareInputs);
         }
-        readiness
     }
 
     /// Waits while a run of a prerequisite may change the inputs once more, so that a change of several of them leads to one run.

@@ -305,7 +305,7 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
     let is_preview = |plan: &Plan| {
         plan.effects.iter().any(|effect| matches!(effect, Effect::Propose(new) if new.operation == Operation::Preview))
     };
-    due.inputs = Some(Inputs { changed: true, read: now(), waits_for: None });
+    due.inputs = Some(Inputs { changed: true, digest: None, read: now(), waits_for: None });
     assert!(is_preview(&plan(&due)), "a changed input precedes the adoption");
     due.inputs = None;
     due.stack.drift.as_mut().unwrap().adopt = None;
