@@ -92,8 +92,9 @@ prop_compose! {
             Just(DriftVerdict::None), Just(DriftVerdict::Remediated), Just(DriftVerdict::Adopted), a_drift().prop_map(DriftVerdict::Found),
             Just(DriftVerdict::Unknown("no".into())),
         ]),
+        adoption_failed in any::<bool>(),
     ) -> DriftStatus {
-        DriftStatus { current, last, checked, verdict }
+        DriftStatus { current, last, checked, verdict, adoption_failed }
     }
 }
 
