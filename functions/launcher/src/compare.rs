@@ -1,5 +1,5 @@
-//! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run read is compared
-//! with that of what a run would read now.
+//! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run and the last plan
+//! read is compared with that of what a run would read now.
 
 use driftless_api::{Stack, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -24,22 +24,21 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Some(digest(&Key::read(self.objects, self.settings).await?, stack_uid, values)))
     }
 
-    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's. A
-    /// missing object counts as no change, because a run would only wait for it.
+    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's or the
+    /// last plan's. A missing object counts as no change, because a run would only wait for it.
     pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
         let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
         let uid = uid_of(&stack);
-        let status = stack.status.as_ref().and_then(|status| status.driftless.as_ref());
-        let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
-            return Ok(());
-        };
-        let digest = self.digest_now(&stack).await?.unwrap_or_else(|| ran.clone());
-        let changed = digest != ran;
+        let read = stack.read_inputs();
+        let (Some(last), None) = (read.first(), &stack.metadata.deletion_timestamp) else { return Ok(()) };
+        let digest = self.digest_now(&stack).await?.unwrap_or_else(|| (*last).to_owned());
+        let changed = read.iter().any(|read| *read != digest);
         let waits_for = if changed { self.pending(&stack).await? } else { None };
-        let read = InputsRead { version: VERSION, digest, at: self.now, waits_for };
-        self.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
+        let compared = InputsRead { version: VERSION, digest, at: self.now, waits_for };
+        self.objects.write(&keys::inputs(&object.cluster, &uid), &compared).await?;
         // One that waits may no longer have a reason to run.
-        if changed || status.is_some_and(|ours| ours.waits_for.is_some()) {
+        let waits = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.waits_for.as_ref()).is_some();
+        if changed || waits {
             self.queues.hint(&Hint::new(object.clone()), 0).await?;
         }
         Ok(())

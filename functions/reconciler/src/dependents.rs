@@ -40,9 +40,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(())
     }
 
-    /// Has the inputs of a Stack compared with those of its last run, if that read any.
+    /// Has the inputs of a Stack compared with those of its last run and its last plan, if one of them read any.
     async fn compare_inputs(&self, hint: &Hint, stack: &Stack) -> Result<(), Error> {
-        if stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.inputs.as_ref()).is_some() {
+        if !stack.read_inputs().is_empty() {
             self.launch(hint, stack_key(&hint.object, &stack.name_any())).await?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, future::Future};
 use driftless_core::{
     ArtifactDigest, FetchFailure, GitSource, Governance, Guard, Inputs, MAX_PREREQUISITES, PlanHash, PlannedChanges,
     Prerequisite, Readiness, Revision, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack, Sync,
-    TreeState, Walk, has_unmet, invalid_digest, is_synced, observe, paths,
+    TreeState, Walk, Why, has_unmet, invalid_digest, is_synced, observe, paths,
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -107,7 +107,7 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     let (source, tree, inputs) = match stack.spec.sources.as_slice() {
         // A live run needs no facts about its source.
         [one] if !matches!(run, RunState::Live(..)) => {
-            let (state, tree, inputs) = source(facts, &stack, one, &run, now).await?;
+            let (state, tree, inputs) = source(facts, &stack, one, (&run, &proposal), now).await?;
             (Some(state), tree, inputs)
         }
         _ => (None, ABSENT, None),
@@ -182,21 +182,41 @@ async fn required<F: Facts>(facts: &F, stack: &CoreStack, name: &str) -> Result<
     })
 }
 
-/// The state of the Secrets and ConfigMaps that the last run read.
-async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Timestamp) -> Result<Option<Inputs>, F::Error> {
+/// The state of the Secrets and ConfigMaps that the last run and the last plan read.
+async fn inputs<F: Facts>(
+    facts: &F,
+    stack: &CoreStack,
+    run: &RunState,
+    is_planned: bool,
+    now: Timestamp,
+) -> Result<Option<Inputs>, F::Error> {
     if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
         return Ok(None);
     }
-    if let RunState::Ended(_, RunOutcome { inputs: Some(_), .. }) = run {
-        return Ok(Some(Inputs { changed: false, read: now, waits_for: None }));
+    // A stale run has applied none.
+    if let RunState::Ended(_, RunOutcome { inputs: Some(_), stale: false, .. }) = run {
+        return Ok(Some(Inputs { changed: false, digest: None, read: now, waits_for: None }));
     }
-    let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
-    let Some(ran) = last.last_resync_time else { return Ok(None) };
-    let seen = facts.inputs(stack).await?.filter(|seen| seen.at > ran);
+    let status = &stack.status;
+    let ran = status.inputs.as_ref().zip(status.last_update.as_ref().and_then(|last| last.last_resync_time));
+    if ran.is_none() && !is_planned {
+        return Ok(None);
+    }
+    let since = ran.map_or(Timestamp::MIN, |(_, at)| at);
+    let seen = facts.inputs(stack).await?.filter(|seen| seen.at > since);
     Ok(Some(match seen {
-        Some(seen) => Inputs { changed: seen.digest != *digest, read: seen.at, waits_for: seen.waits_for },
-        None => Inputs { changed: false, read: ran, waits_for: None },
+        Some(seen) => {
+            let changed = ran.is_some_and(|(digest, _)| seen.digest != *digest);
+            Inputs { changed, digest: Some(seen.digest), read: seen.at, waits_for: seen.waits_for }
+        }
+        None => Inputs { changed: false, digest: None, read: since, waits_for: None },
     }))
+}
+
+/// Returns whether its last plan, or the one that was just made, applies Secrets or ConfigMaps: a change of them needs another plan.
+fn plans_inputs(stack: &CoreStack, proposal: &RunState) -> bool {
+    matches!(proposal, RunState::Ended(_, RunOutcome { inputs: Some(_), .. }))
+        || stack.status.plan.proposal.as_ref().is_some_and(|last| last.wish.inputs.is_some())
 }
 
 /// The state of that Update's run.
@@ -227,7 +247,7 @@ async fn source<F: Facts>(
     facts: &F,
     stack: &CoreStack,
     reference: &SourceRef,
-    run: &RunState,
+    (run, proposal): (&RunState, &RunState),
     now: Timestamp,
 ) -> Result<(SourceState, TreeState, Option<Inputs>), F::Error> {
     let (api_version, kind, name) = reference.object();
@@ -253,11 +273,15 @@ async fn source<F: Facts>(
                 }
                 RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
             };
-            // A run that is wanted for another reason reads its inputs itself.
-            let is_due = |inputs: Option<&Inputs>| is_synced(&after, revision, inputs, now) != Sync::Synced;
-            let is_wanted = is_due(None) && paths(stack).is_empty();
-            let inputs = if is_wanted { None } else { inputs(facts, stack, run, now).await? };
-            if !is_due(inputs.as_ref()) {
+            let is_planned = plans_inputs(stack, proposal);
+            let wants = |inputs: Option<&Inputs>| is_synced(&after, revision, inputs, now);
+            let reads = match wants(None) {
+                Sync::Synced | Sync::Run(Why::Adoption(_)) => true,
+                // A run that is wanted for another reason reads its inputs itself.
+                Sync::Run(_) => is_planned || !paths(stack).is_empty(),
+            };
+            let inputs = if reads { inputs(facts, stack, run, is_planned, now).await? } else { None };
+            if wants(inputs.as_ref()) == Sync::Synced {
                 return Ok((state, ABSENT, inputs));
             }
             if let Some(stored) = facts.tree(stack, reference, digest, now).await? {

@@ -484,13 +484,15 @@ pub struct StackExpiry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StackDrift {
+    /// Whether the last update was an adoption that failed. Its retry is another adoption.
+    pub adoption_failed: Option<bool>,
     /// Number of drifted resources.
     pub count: Option<u32>,
     /// Update of the drift check in progress.
     pub current_check: Option<String>,
-    /// Update of the last drift check.
+    /// Update of the last drift check that had a result.
     pub last_check: Option<String>,
-    /// Time at which the last drift check was recorded.
+    /// Time at which a drift check was last recorded.
     #[serde(deserialize_with = "json::lenient")]
     pub last_check_time: Option<Time>,
     /// The first drifted resources.

@@ -46,9 +46,11 @@ pub struct StackPlan {
     pub guarded: Option<bool>,
     /// Hash of the plan, which is what a user approves: 64 hexadecimal digits.
     pub hash: Option<String>,
+    /// Keyed digest of the values from Secrets and `ConfigMap`s that the plan is for.
+    pub inputs: Option<String>,
     /// Update of the last recorded proposal.
     pub last_update: Option<String>,
-    /// Time at which the plan was made.
+    /// Time at which the plan was made, or its preview failed.
     #[serde(deserialize_with = "json::lenient")]
     pub made_at: Option<Time>,
     /// What became of the plan before it, or why there is no plan.
@@ -136,7 +138,7 @@ impl StackPlan {
             ..Self::default()
         };
         let Some(proposal) = &status.proposal else { return plan };
-        let Wish { operation, commit, generation, reconcile_request, refresh } = &proposal.wish;
+        let Wish { operation, commit, generation, reconcile_request, refresh, inputs } = &proposal.wish;
         let plan = Self {
             approved_by: proposal.by.clone(),
             commit: some(commit.as_str()),
@@ -144,6 +146,8 @@ impl StackPlan {
             expires_at: proposal.expires.map(Time),
             failures: Some(proposal.failures).filter(|failures| *failures > 0),
             generation: Some(*generation),
+            inputs: inputs.clone(),
+            made_at: proposal.failed_at.map(Time),
             note: some(&proposal.note).map(super::convert::cut),
             offered: proposal.offered.then_some(true),
             operation: Some(operation.as_str().into()),
@@ -193,15 +197,18 @@ impl StackPlan {
     }
 
     fn proposal(&self) -> Option<core::Proposal> {
+        let plan = self.planned();
         Some(core::Proposal {
             state: PlanState::parse(self.state.as_deref()?)?,
-            plan: self.planned(),
+            failed_at: self.made_at.as_ref().filter(|_| plan.is_none()).map(|Time(at)| *at),
+            plan,
             wish: Wish {
                 operation: self.operation(),
                 commit: self.commit.as_ref().map(Into::into).unwrap_or_default(),
                 generation: self.generation?,
                 reconcile_request: self.reconcile_request.clone().unwrap_or_default(),
                 refresh: self.refresh.unwrap_or_default(),
+                inputs: self.inputs.clone(),
             },
             update: self.update.clone()?,
             offered: self.offered.unwrap_or_default(),

@@ -184,7 +184,8 @@ fn drift_status_round_trips() {
             ]),
         ),
     ] {
-        let drift = DriftStatus { current: Some("app-2".into()), last: Some("app-1".into()), checked: Some(now), verdict };
+        let (current, last) = (Some("app-2".into()), Some("app-1".into()));
+        let drift = DriftStatus { current, last, checked: Some(now), verdict, adoption_failed: true };
         let status = StackStatus { drift, ..StackStatus::default() };
         let mut stack = stack(&json!({}));
         stack.set_status(&status, now);

@@ -259,8 +259,14 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         advice: Vec::new(),
         made_at: at,
     };
-    let wish =
-        Wish { operation: Operation::Destroy, commit: text().into(), generation: 3, reconcile_request: text(), refresh: true };
+    let wish = Wish {
+        operation: Operation::Destroy,
+        commit: text().into(),
+        generation: 3,
+        reconcile_request: text(),
+        refresh: true,
+        inputs: Some(text()),
+    };
     let proposal = Proposal {
         state: PlanState::Approved,
         plan: Some(plan),
@@ -272,6 +278,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         expires: Some(at),
         note: text(),
         failures: 2,
+        failed_at: None,
     };
     PlanStatus {
         guarded: true,
@@ -313,7 +320,13 @@ fn stack_status_round_trips() {
         platform_failures: Some(PlatformFailures { count: 1, fresh: true }),
         waits_for: Some(text()),
         change_request: Some(ChangeRequest(17)),
-        drift: DriftStatus { current: Some(text()), last: Some(text()), checked: Some(at), verdict: Some(DriftVerdict::None) },
+        drift: DriftStatus {
+            current: Some(text()),
+            last: Some(text()),
+            checked: Some(at),
+            verdict: Some(DriftVerdict::None),
+            adoption_failed: true,
+        },
         expiry: Some(Expiry { at, blocked: Some(text()) }),
         plan: plan_status(at),
         suspended: true,

@@ -144,6 +144,15 @@ pub struct Proposal {
     pub note: String,
     /// The number of failed previews in a row.
     pub failures: i64,
+    /// When the preview failed; `None` for a plan, which has its own time.
+    pub failed_at: Option<Timestamp>,
+}
+
+impl Proposal {
+    /// When it had read its inputs, if that is known.
+    pub(crate) fn made(&self) -> Option<Timestamp> {
+        self.plan.as_ref().map(|plan| plan.made_at).or(self.failed_at)
+    }
 }
 
 /// What a run is wanted for. Another wish needs another plan.
@@ -159,18 +168,22 @@ pub struct Wish {
     pub reconcile_request: String,
     /// It refreshes first.
     pub refresh: bool,
+    /// A digest of what it applies from Secrets and ConfigMaps; `None` if that is not known, or it applies none.
+    pub inputs: Option<String>,
 }
 
 impl Wish {
-    /// What a proposal was made for.
-    fn of(run: &Run) -> Self {
+    /// What a proposal was made for. A failed preview without a report keeps the old digest of inputs.
+    fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
         let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
+        let known = || before.and_then(|before| before.wish.inputs.clone());
         Self {
             operation,
             commit: if operation == Operation::Destroy { Revision::default() } else { run.commit.clone() },
             generation: run.generation,
             reconcile_request: run.reconcile_request.clone(),
             refresh: run.refresh,
+            inputs: outcome.inputs.clone().or_else(known).filter(|_| operation == Operation::Up),
         }
     }
 }
@@ -422,7 +435,7 @@ pub(crate) fn observe_proposal(
     let status = &mut stack.status.plan;
     (status.current, status.last) = (None, Some(run.name.clone()));
     let before = status.proposal.take();
-    let wish = Wish::of(run);
+    let wish = Wish::of(run, outcome, before.as_ref());
     let proposal = Proposal {
         state: PlanState::Proposed,
         plan: None,
@@ -433,6 +446,7 @@ pub(crate) fn observe_proposal(
         expires: now.checked_add(settings.ttl).ok(),
         note: String::new(),
         failures: 0,
+        failed_at: None,
         wish,
     };
     let operation = proposal.wish.operation;
@@ -478,7 +492,7 @@ fn failure(
     let note = if outcome.succeeded { "the run reported no plan".to_owned() } else { outcome.message.clone() };
     let event = event(EventType::Warning, EventReason::PlanFailed, format!("no plan: {note}"), run);
     let expires = now.checked_add(wait).ok().filter(|_| !is_given_up);
-    (Proposal { state: PlanState::Failed, note, failures, expires, ..proposal }, Some(event))
+    (Proposal { state: PlanState::Failed, note, failures, expires, failed_at: Some(now), ..proposal }, Some(event))
 }
 
 fn event(event_type: EventType, reason: EventReason, note: String, run: &Run) -> Effect {
@@ -525,7 +539,8 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
             expires: before.expires,
             note,
             failures: 0,
-            wish: before.wish,
+            failed_at: None,
+            wish: Wish::of(run, outcome, Some(&before)),
         },
         None => Proposal { state: PlanState::Stale, expires: None, note, ..before },
     });

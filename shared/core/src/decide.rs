@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
-    Operation, Plan, Project, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
+    Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
     StackStatus, Sync, TreeState, Why, Workspace, apply_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
@@ -248,15 +248,22 @@ impl<'a> Reconciliation<'a> {
     /// The source is available and no run is wanted now.
     fn settled(&mut self, source: &SourceRef, polled: Option<Timestamp>) -> Readiness {
         let readiness = self.synced();
+        self.poll(source, polled);
+        readiness
+    }
+
+    /// Git and Secrets send no event when they change, so they are polled.
+    fn poll(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
         let spec = &self.snapshot.stack.spec;
-        // Git and Secrets send no event when they change, so they are polled.
         if let Some(polled) = polled {
             self.ask_again(polled.checked_add(retry::poll_period(spec)).ok(), Effect::Fetch(source.clone()));
         }
         if let Some(inputs) = &self.snapshot.inputs {
-            self.ask_again(inputs.read.checked_add(retry::resync_period(spec)).ok(), Effect::CompareInputs);
+            // A plan has read them, too.
+            let read = self.stack.status.plan.proposal.as_ref().and_then(Proposal::made).max(Some(inputs.read));
+            let due = read.and_then(|read| read.checked_add(retry::resync_period(spec)).ok());
+            self.ask_again(due, Effect::CompareInputs);
         }
-        readiness
     }
 
     /// Waits while a run of a prerequisite may change the inputs once more, so that a change of several of them leads to one run.
@@ -332,13 +339,12 @@ impl<'a> Reconciliation<'a> {
         fetch.readiness
     }
 
-    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
-    /// just read them. A preview of a guarded Stack that is no update of it has applied none.
+    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after an update was recorded, because
+    /// its run has just read them. A stale run of a guarded Stack, or a preview that is no update of it, has applied none.
     fn wants(&self, revision: &Revision) -> Sync {
         let [now, before] =
             [&self.stack, &self.snapshot.stack].map(|stack| stack.status.last_update.as_ref().map(|last| &last.name));
-        let ended = now != before || matches!(self.snapshot.run, RunState::Ended(..));
-        is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| !ended), self.now)
+        is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| now == before), self.now)
     }
 
     /// Requests something that is due and requeues for the answer; else requeues for when it is due. Nothing is due after the end

@@ -5,8 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, Run, RunOutcome, Schedule,
-    Stack,
+    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, Schedule, Stack,
     bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
     due::spread,
     retry::{Retry, retry},
@@ -160,8 +159,7 @@ impl std::fmt::Display for DriftedResource {
 pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
     let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
-    // A new check would end the request, and the retry would change back what the refresh took over before it failed.
-    if failed_adoption(stack) && matches!(retry(stack, last.failures), Retry::After(_)) {
+    if is_adopting(stack) {
         return None;
     }
     let status = &stack.status.drift;
@@ -194,24 +192,29 @@ pub(crate) fn to_adopt(stack: &Stack) -> Option<&Drift> {
     found(stack).filter(|_| stack.status.drift.last.as_ref() == Some(check))
 }
 
-/// Returns whether the last update was a refresh that failed to adopt the drift that is still to be adopted.
+/// Returns whether the last update failed to adopt the drift that is still to be adopted.
 pub(crate) fn failed_adoption(stack: &Stack) -> bool {
-    let is_failed = |last: &LastUpdate| last.state == LastUpdateState::Failed && last.operation == Some(Operation::Refresh);
-    stack.status.last_update.as_ref().is_some_and(is_failed) && to_adopt(stack).is_some()
+    stack.status.drift.adoption_failed && to_adopt(stack).is_some()
+}
+
+/// Returns whether an adoption is about to run, runs, or is retried. The result of a check would end the request, and the retry would
+/// change back what the refresh took over before it failed.
+fn is_adopting(stack: &Stack) -> bool {
+    let is_retried = |last: &LastUpdate| failed_adoption(stack) && matches!(retry(stack, last.failures), Retry::After(_));
+    to_adopt(stack).is_some()
+        && stack.status.last_update.as_ref().is_some_and(|last| stack.status.has_succeeded() || is_retried(last))
 }
 
 /// Returns the new drift status after a check, and the Event about it, if it is news.
-pub(crate) fn observe_check(
-    before: &DriftStatus,
-    ignored: &[Ignored],
-    check: &Run,
-    outcome: &RunOutcome,
-    now: Timestamp,
-) -> (DriftStatus, Option<Effect>) {
+pub(crate) fn observe_check(stack: &Stack, check: &Run, outcome: &RunOutcome, now: Timestamp) -> (DriftStatus, Option<Effect>) {
+    let before = DriftStatus { current: None, checked: Some(now), ..stack.status.drift.clone() };
+    // The check has no result, or came too late for the drift that is adopted.
+    if outcome.interrupted || !outcome.started || is_adopting(stack) {
+        return (before, None);
+    }
+    let ignored = stack.drift.as_ref().map_or(&[][..], |settings| &settings.ignored);
     let found = outcome.drift.as_ref().map(|drift| counted(drift, ignored));
     let verdict = match &found {
-        // The check has no result.
-        _ if outcome.interrupted || !outcome.started => before.verdict.clone(),
         Some(drift) if outcome.succeeded && drift.count == 0 => Some(DriftVerdict::None),
         Some(Drift { count, resources }) if outcome.succeeded => {
             Some(DriftVerdict::Found(Drift { count: *count, resources: resources.iter().take(TOLD).cloned().collect() }))
@@ -231,7 +234,7 @@ pub(crate) fn observe_check(
         }
         _ => None,
     };
-    (DriftStatus { current: None, last: Some(check.name.clone()), checked: Some(now), verdict }, event)
+    (DriftStatus { last: Some(check.name.clone()), verdict, ..before }, event)
 }
 
 #[cfg(test)]

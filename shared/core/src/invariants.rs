@@ -84,6 +84,9 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Vec<Strin
                 || plan.status.next_reconciliation.is_some(),
             "7: a waiting Stack is not requeued",
         );
+        let is_changed = snapshot.inputs.as_ref().is_some_and(|inputs| inputs.changed) && !stack.deleting;
+        let [now, before] = [&plan.status, &stack.status].map(|status| status.last_update.as_ref().map(|last| &last.name));
+        check(!ready || !is_changed || now != before || stack.suspended, "7: a Stack is Ready whose inputs changed");
     }
     found
 }

@@ -46,6 +46,8 @@ pub struct Snapshot {
 pub struct Inputs {
     /// They differ from what the last run read.
     pub changed: bool,
+    /// Their digest, if they were compared after the last run.
+    pub digest: Option<String>,
     /// When they were last read.
     pub read: Timestamp,
     /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may change them once more.

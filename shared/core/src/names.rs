@@ -25,10 +25,13 @@ pub fn update_name(stack: &Stack) -> String {
     name(stack, &[stack.status.last_update.as_ref().map_or(FIRST, |last| &last.name)])
 }
 
-/// The name of the next drift check, which depends in the same way on the check that was recorded last.
+/// The name of the next drift check, which depends in the same way on the check that was recorded last: one without a result leaves
+/// its time only, in the whole seconds that Kubernetes stores.
 #[must_use]
 pub fn check_name(stack: &Stack) -> String {
-    name(stack, &["drift", stack.status.drift.last.as_deref().unwrap_or(FIRST)])
+    let drift = &stack.status.drift;
+    let recorded = drift.checked.map_or_else(|| FIRST.to_owned(), |at| at.as_second().to_string());
+    name(stack, &["drift", drift.last.as_deref().unwrap_or(FIRST), &recorded])
 }
 
 /// The name of the next proposal, which depends in the same way on the proposal that was recorded last.

@@ -58,6 +58,7 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let last_update = Some(last_update);
     let mut status =
         StackStatus { current_update: None, last_update, ran, operated, conflict, platform_failures, plan, ..status.clone() };
+    status.drift.adoption_failed = run.adopts && !outcome.succeeded;
     // A first run that failed may have created resources, and their destroy needs the project.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);

@@ -72,12 +72,14 @@ pub struct PlatformFailures {
 pub struct DriftStatus {
     /// The Update of the current check.
     pub current: Option<String>,
-    /// The Update of the last recorded check.
+    /// The Update of the last check that had a result.
     pub last: Option<String>,
-    /// When that check was recorded.
+    /// When a check was last recorded.
     pub checked: Option<Timestamp>,
     /// The result; `None` before the first one.
     pub verdict: Option<DriftVerdict>,
+    /// The last update was an adoption, and failed.
+    pub adoption_failed: bool,
 }
 
 /// The condition `Drifted`.

@@ -190,6 +190,28 @@ fn stale_plan_touches_nothing_and_the_new_one_waits() {
     assert_ne!(created(&next).unwrap().current.name, stale);
 }
 
+/// The facts after the run of an approved plan of a changed Secret ended as stale, and found that plan.
+fn after_stale_run_of_a_secret(found: Option<PlannedChanges>) -> Snapshot {
+    let mut next = after_run(|outcome| {
+        (outcome.succeeded, outcome.stale, outcome.plan) = (false, true, found.map(Box::new));
+    });
+    let status = &mut next.stack.status;
+    (status.last_update, status.inputs) = (Some(last_update(LastUpdateState::Succeeded, 0, 3600)), Some("old".into()));
+    next.inputs = Some(Inputs { changed: true, digest: None, read: ago(120), waits_for: None });
+    next
+}
+
+#[test]
+fn stale_plan_of_a_changed_secret_leaves_the_stack_not_ready() {
+    let found = changes(hash_of('b'), &[(ChangeKind::Update, 1)]);
+    let shown = plan_of(&after_stale_run_of_a_secret(Some(found)));
+    let words = condition(&shown);
+    assert!(words.starts_with("Reconciling/ApprovalRequired: plan aaaaaaa was approved by ann, but is bbbbbbb now"), "{words}");
+    assert_eq!((proposed(&shown), state(&shown)), (None, PlanState::Proposed));
+    // Without the new plan, one is made at once.
+    assert!(proposed(&plan_of(&after_stale_run_of_a_secret(None))).is_some());
+}
+
 #[test]
 fn unguarded_cluster_counts_no_approval_and_no_loosening() {
     let mut stack = waiting(three_created());
@@ -253,7 +275,7 @@ fn plan_without_changes_makes_the_stack_ready() {
 fn plan_for_a_changed_secret_waits_for_its_approval() {
     let mut stack = Stack { status: stack_after(last_update(LastUpdateState::Succeeded, 0, 3600)).status, ..guarded() };
     (stack.status.plan.guarded, stack.status.inputs) = (true, Some("old".into()));
-    let changed = Some(Inputs { changed: true, read: now(), waits_for: None });
+    let changed = Some(Inputs { changed: true, digest: None, read: now(), waits_for: None });
     let mut wanted = snapshot(stack);
     wanted.inputs.clone_from(&changed);
     let planning = plan_of(&wanted);
@@ -275,6 +297,51 @@ fn plan_for_a_changed_secret_waits_for_its_approval() {
     let skipped = plan_of(&wanted);
     assert!(has_event(&skipped, EventReason::RevisionSkipped) && proposed(&skipped).is_some(), "{}", condition(&skipped));
     assert!(!skipped.effects.contains(&Effect::SpendApproval));
+}
+
+/// The facts while a plan of a changed Secret waits, made a minute ago, and a comparison in `seconds` since then has read `digest`.
+fn planned_secret(state: PlanState, digest: &str, seconds: i64) -> Snapshot {
+    let mut stack = waiting(three_created());
+    stack.spec.default_resync_seconds = 600;
+    let status = &mut stack.status;
+    (status.last_update, status.inputs) = (Some(last_update(LastUpdateState::Succeeded, 0, 3600)), Some("v0".into()));
+    let proposal = status.plan.proposal.as_mut().unwrap();
+    (proposal.state, proposal.wish.inputs) = (state, Some("v1".into()));
+    if state == PlanState::Failed {
+        (proposal.plan, proposal.failed_at, proposal.expires) = (None, Some(ago(60)), None);
+    }
+    settings(&mut stack).rejected = (state == PlanState::Rejected).then(|| hash_of('a'));
+    let mut next = snapshot(stack);
+    next.inputs = Some(Inputs { changed: true, digest: Some(digest.into()), read: ago(60 - seconds), waits_for: None });
+    next
+}
+
+#[test]
+fn secret_that_changes_once_more_gets_its_own_plan() {
+    for state in [PlanState::Proposed, PlanState::Rejected, PlanState::Failed] {
+        let waits = |digest, seconds| proposed(&plan_of(&planned_secret(state, digest, seconds))).is_none();
+        assert!(waits("v1", 5), "{state:?}: it is the planned Secret");
+        assert!(waits("v2", -5), "{state:?}: the plan has read a newer one");
+        assert!(!waits("v2", 5), "{state:?}");
+        // The Secret is compared while its plan waits, as that of a Stack at rest is.
+        let mut waiting = planned_secret(state, "v1", 5);
+        waiting.stack.status = plan_of(&waiting).status;
+        let due = now() + SignedDuration::from_secs(600 - 55);
+        assert_eq!(waiting.stack.status.next_reconciliation, Some(due), "{state:?}");
+        assert_eq!(plan_at(&waiting, due).effects, [Effect::CompareInputs], "{state:?}");
+    }
+    // The digest is the one that the preview read, or that of the preview before if it reported none.
+    let mut next = planned_secret(PlanState::Rejected, "v2", 5);
+    let planning = plan_of(&next);
+    let run = Run { name: proposed(&planning).unwrap().current.name.clone(), ..run(Operation::Preview) };
+    next.stack.status = planning.status;
+    for (inputs, planned) in [(Some("v2".to_owned()), "v2"), (None, "v1")] {
+        next.proposal = RunState::Ended(run.clone(), RunOutcome { inputs, ..outcome(false) });
+        let failed = plan_of(&next);
+        let proposal = failed.status.plan.proposal.as_ref().unwrap();
+        assert_eq!((proposal.wish.inputs.as_deref(), proposal.failed_at, proposal.failures), (Some(planned), Some(now()), 1));
+        assert_eq!(proposed(&failed), None);
+    }
 }
 
 #[test]

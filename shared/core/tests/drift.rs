@@ -4,6 +4,7 @@
 mod support;
 
 use driftless_core::{run::UpdateFacts, *};
+use jiff::SignedDuration;
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -127,7 +128,7 @@ fn drift_result_is_reported_once_and_changes_nothing_else() {
     assert_eq!(events(&first), [("DriftDetected", words)]);
     assert_eq!((condition(&first).as_str(), created(&first)), ("Ready", None));
     assert_eq!(first.status.last_update, snapshot.stack.status.last_update);
-    let DriftStatus { current, last, checked: at, verdict } = &first.status.drift;
+    let DriftStatus { current, last, checked: at, verdict, .. } = &first.status.drift;
     assert_eq!((current, last.as_deref(), *at), (&None, Some("check-2"), Some(now())));
     assert_eq!(verdict, &Some(DriftVerdict::Found(drift(4))));
 
@@ -262,9 +263,75 @@ fn requested_adoption_runs_a_refresh() {
         (&Some(DriftVerdict::Found(drift(2))), Some("old"))
     );
     asked.stack.status.last_update = Some(LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, 0, 60) });
+    asked.stack.status.drift = failed.status.drift;
     assert_eq!(created(&plan(&asked)).unwrap().operation, Operation::Refresh);
     asked.stack.drift.as_mut().unwrap().adopt = None;
     assert_eq!(created(&plan(&asked)).unwrap().operation, Operation::Up);
+}
+
+#[test]
+fn only_its_own_end_ends_an_adoption() {
+    let mut asked = drifted();
+    asked.stack.status.drift.checked = Some(ago(600));
+    asked.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
+    // A check that was live when the adoption was requested ends before it, with it, and before its retry.
+    let adopting = Run { adopts: true, ..run(Operation::Refresh) };
+    let failed = RunState::Ended(adopting, outcome(false));
+    let retried = LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, 0, 5) };
+    for (run, last) in [(RunState::None, None), (failed, None), (RunState::None, Some(retried))] {
+        for outcome in [found(1), found(0), outcome(false), RunOutcome { interrupted: true, ..outcome(false) }] {
+            let mut ended = checked(asked.clone(), outcome);
+            ended.run = run.clone();
+            if let Some(last) = &last {
+                ended.stack.status.last_update = Some(last.clone());
+                ended.stack.status.drift.adoption_failed = true;
+            }
+            let after = plan(&ended);
+            let DriftStatus { current, last, checked, verdict, .. } = &after.status.drift;
+            assert_eq!((current, last.as_deref(), *checked), (&None, Some("check-1"), Some(now())));
+            assert_eq!(verdict, &Some(DriftVerdict::Found(drift(2))));
+            let mut later = snapshot(Stack { status: after.status.clone(), ..ended.stack });
+            later.stack.status.current_update = None;
+            let at = now() + SignedDuration::from_secs(30);
+            assert_eq!(created(&plan_at(&later, at)).unwrap().operation, Operation::Refresh);
+            assert_ne!(check_name(&later.stack), check_name(&asked.stack), "the next check has another name");
+        }
+    }
+    // A check of a Stack whose adoption is not retried has a result.
+    let mut over = checked(asked, found(1));
+    over.stack.status.last_update = Some(LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, 3, 5) });
+    over.stack.status.drift.adoption_failed = true;
+    let after = plan(&over).status.drift;
+    assert_eq!((after.last.as_deref(), after.verdict), (Some("check-2"), Some(DriftVerdict::Found(drift(1)))));
+}
+
+#[test]
+fn check_without_a_result_ends_no_request() {
+    let mut asked = drifted();
+    asked.stack.drift.as_mut().unwrap().remediate = Some(Remediate::Check("check-1".into()));
+    // The update that was to put the drift back interrupted the check, and failed.
+    asked.stack.status.last_update = Some(last_update(Failed, 0, 60));
+    let ended = checked(asked, RunOutcome { interrupted: true, ..outcome(false) });
+    assert!(created(&plan(&ended)).is_some_and(|new| new.operation == Operation::Up && new.refresh));
+}
+
+#[test]
+fn failed_refresh_of_a_template_is_retried_as_an_update() {
+    let mut asked = drifted();
+    asked.stack.status.current_update = Some(CurrentUpdate {
+        name: "shop-111".into(),
+        generation: 1,
+        reconcile_request: String::new(),
+        commit: "main@sha1:aaa".into(),
+    });
+    for (adopts, operation) in [(false, Operation::Up), (true, Operation::Refresh)] {
+        let mut ended = asked.clone();
+        ended.run = RunState::Ended(Run { adopts, ..run(Operation::Refresh) }, outcome(false));
+        let mut failed = snapshot(Stack { status: plan(&ended).status, ..asked.stack.clone() });
+        failed.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
+        let retried = plan_at(&failed, now() + SignedDuration::from_secs(30));
+        assert_eq!(created(&retried).unwrap().operation, operation);
+    }
 }
 
 #[test]
@@ -305,7 +372,7 @@ fn adoption_of_a_guarded_stack_is_a_plan() {
     let is_preview = |plan: &Plan| {
         plan.effects.iter().any(|effect| matches!(effect, Effect::Propose(new) if new.operation == Operation::Preview))
     };
-    due.inputs = Some(Inputs { changed: true, read: now(), waits_for: None });
+    due.inputs = Some(Inputs { changed: true, digest: None, read: now(), waits_for: None });
     assert!(is_preview(&plan(&due)), "a changed input precedes the adoption");
     due.inputs = None;
     due.stack.drift.as_mut().unwrap().adopt = None;
@@ -334,7 +401,7 @@ fn adopted_drift_is_told_until_an_update_or_a_check() {
 fn adoption_that_is_retried_delays_drift_checks() {
     let mut snapshot = drifted();
     snapshot.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
-    snapshot.stack.status.drift.checked = Some(ago(7200));
+    (snapshot.stack.status.drift.checked, snapshot.stack.status.drift.adoption_failed) = (Some(ago(7200)), true);
     let after = |failures| LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, failures, 5) };
     snapshot.stack.status.last_update = Some(after(0));
     let retried = plan(&snapshot);

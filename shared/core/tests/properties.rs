@@ -92,13 +92,19 @@ prop_compose! {
             Just(DriftVerdict::None), Just(DriftVerdict::Remediated), Just(DriftVerdict::Adopted), a_drift().prop_map(DriftVerdict::Found),
             Just(DriftVerdict::Unknown("no".into())),
         ]),
+        adoption_failed in any::<bool>(),
     ) -> DriftStatus {
-        DriftStatus { current, last, checked, verdict }
+        DriftStatus { current, last, checked, verdict, adoption_failed }
     }
 }
 
 fn a_hash() -> impl Strategy<Value = PlanHash> {
     prop_oneof![Just('a'), Just('b')].prop_map(support::hash_of)
+}
+
+/// A digest of inputs.
+fn a_digest() -> impl Strategy<Value = String> {
+    prop_oneof![Just("old".to_owned()), Just("new".to_owned())]
 }
 
 /// The operation of a plan.
@@ -127,11 +133,14 @@ prop_compose! {
         state in prop::sample::select(&PlanState::ALL[..]), plan in option::weighted(0.9, a_changes()), commit in commit(),
         (generation, reconcile_request, refresh) in (1_i64..4, request(), any::<bool>()), expires in option::of(time()), failures in 0_i64..5,
         (offered, demanded) in (any::<bool>(), option::weighted(0.2, Just("a rule".to_owned()))), operation in planned(),
+        (inputs, failed_at) in (option::of(a_digest()), option::of(time())),
     ) -> Proposal {
         let plan = plan.map(|plan| PlannedChanges { operation, ..plan });
         let commit = if operation == Operation::Destroy { Revision::default() } else { commit };
-        let wish = Wish { operation, commit, generation, reconcile_request, refresh };
-        Proposal { state, plan, wish, update: "plan-1".into(), offered, demanded, by: None, expires, note: String::new(), failures }
+        let inputs = inputs.filter(|_| operation == Operation::Up);
+        let wish = Wish { operation, commit, generation, reconcile_request, refresh, inputs };
+        let failed_at = failed_at.filter(|_| plan.is_none());
+        Proposal { state, plan, wish, update: "plan-1".into(), offered, demanded, by: None, expires, note: String::new(), failures, failed_at }
     }
 }
 
@@ -277,7 +286,7 @@ prop_compose! {
         (source, tree, run) in (a_source(), a_tree(), a_run_state().boxed()),
         prerequisite in option::of((1_i64..3, option::of(last()))),
         (project, conflict, inputs, cycle) in
-            (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
+            (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), option::of(a_digest()), time())), any::<bool>()),
         (drift, drift_status, check) in (option::of(drift_settings()), drift_status(), a_check_state()),
         (window, ttl, expiry) in (
             option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
@@ -309,7 +318,7 @@ prop_compose! {
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
-        let inputs = inputs.map(|(changed, read)| Inputs { changed, read, waits_for: None });
+        let inputs = inputs.map(|(changed, digest, read)| Inputs { changed, digest, read, waits_for: None });
         Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, inputs }
     }
 }
@@ -322,10 +331,9 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_reconciliation =
         plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
-    // The inputs of a run that ended are what the next comparison uses; those of a plan are applied with it.
+    // The inputs of an update that was recorded are what the next comparison uses; those of a plan are applied with it.
     let [now, before] = [&plan.status, &snapshot.stack.status].map(|status| status.last_update.as_ref().map(|last| &last.name));
-    let ended = matches!(snapshot.run, RunState::Ended(..)) || now != before;
-    if let Some(inputs) = next.inputs.as_mut().filter(|_| ended) {
+    if let Some(inputs) = next.inputs.as_mut().filter(|_| now != before) {
         inputs.changed = false;
     }
     if plan.effects.contains(&Effect::SpendApproval) {
@@ -442,28 +450,6 @@ fn propose() -> Effect {
 /// Changes a plan, or its facts, so that it breaks a rule.
 type Break = fn(&mut Snapshot, &mut Plan);
 
-/// A plan that was not offered yet.
-fn a_plan_that_waits() -> Proposal {
-    Proposal {
-        state: PlanState::Proposed,
-        plan: Some(support::changes(support::hash_of('a'), &[(ChangeKind::Create, 1)])),
-        wish: Wish {
-            operation: Operation::Up,
-            commit: Revision::default(),
-            generation: 1,
-            reconcile_request: String::new(),
-            refresh: false,
-        },
-        update: "plan-1".into(),
-        offered: false,
-        demanded: None,
-        by: None,
-        expires: None,
-        note: String::new(),
-        failures: 0,
-    }
-}
-
 /// The rules about approvals.
 fn breaks_of_approvals() -> [(&'static str, Break); 11] {
     [
@@ -507,7 +493,7 @@ fn breaks_of_approvals() -> [(&'static str, Break); 11] {
 /// Every rule, with a plan that was changed to break it.
 #[test]
 fn checker_detects_each_broken_invariant() {
-    let breaks: [(&str, Break); 29] = [
+    let breaks: [(&str, Break); 30] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: a run starts outside the maintenance window", |snapshot, _| snapshot.stack.window = Some(closed_window())),
         ("1: a failed run is retried beyond spec.driftless.retries", |snapshot, plan| {
@@ -574,6 +560,10 @@ fn checker_detects_each_broken_invariant() {
         ("7: a waiting Stack is not requeued", |_, plan| {
             plan.effects.clear();
             plan.status.current_update = None;
+        }),
+        ("7: a Stack is Ready whose inputs changed", |snapshot, plan| {
+            snapshot.inputs = Some(Inputs { changed: true, digest: None, read: now(), waits_for: None });
+            plan.status.readiness = Some(Readiness::Ready);
         }),
     ];
     let breaks: Vec<_> = breaks.into_iter().chain(breaks_of_approvals()).collect();

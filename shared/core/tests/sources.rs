@@ -171,7 +171,7 @@ fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     snapshot.stack.spec.default_resync_seconds = 600;
     let look = |changed, seconds, snapshot: &mut Snapshot| {
-        snapshot.inputs = Some(Inputs { changed, read: ago(seconds), waits_for: None });
+        snapshot.inputs = Some(Inputs { changed, digest: None, read: ago(seconds), waits_for: None });
         plan(snapshot)
     };
     let quiet = look(false, 599, &mut snapshot);
@@ -190,7 +190,7 @@ fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
 fn changed_inputs_wait_for_prerequisites_that_may_change_them_again() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     let look = |seconds, waits_for: Option<&str>, snapshot: &mut Snapshot| {
-        snapshot.inputs = Some(Inputs { changed: true, read: ago(seconds), waits_for: waits_for.map(Into::into) });
+        snapshot.inputs = Some(Inputs { changed: true, digest: None, read: ago(seconds), waits_for: waits_for.map(Into::into) });
         plan(snapshot)
     };
     let waiting = look(5, Some("net"), &mut snapshot);

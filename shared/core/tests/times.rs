@@ -13,7 +13,7 @@ fn period_past_the_end_of_the_calendar_is_not_requeued() {
         let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
         snapshot.stack.spec.resync_frequency_seconds = Some(seconds);
         snapshot.stack.spec.continue_resync_on_commit_match = true;
-        snapshot.inputs = Some(Inputs { changed: false, read: ago(60), waits_for: None });
+        snapshot.inputs = Some(Inputs { changed: false, digest: None, read: ago(60), waits_for: None });
         let (revision, digest) = ("main@sha1:aaa".into(), "sha256:aaa".into());
         snapshot.source = Some(SourceState::Artifact { revision, digest, polled: Some(ago(5)) });
         let plan = plan(&snapshot);

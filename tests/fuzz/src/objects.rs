@@ -174,8 +174,10 @@ fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
     let last = status.last_update.as_mut().and_then(|last| last.last_resync_time.as_mut());
     let expiry = status.expiry.as_mut().map(|expiry| &mut expiry.at);
     let proposal = status.plan.proposal.as_mut();
-    let (expires, made) = proposal
-        .map_or((None, None), |proposal| (proposal.expires.as_mut(), proposal.plan.as_mut().map(|plan| &mut plan.made_at)));
+    let (expires, made) = proposal.map_or((None, None), |proposal| {
+        let made = proposal.plan.as_mut().map(|plan| &mut plan.made_at).or(proposal.failed_at.as_mut());
+        (proposal.expires.as_mut(), made)
+    });
     for time in
         [last, status.next_reconciliation.as_mut(), status.drift.checked.as_mut(), expiry, expires, made].into_iter().flatten()
     {

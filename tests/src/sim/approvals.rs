@@ -34,6 +34,8 @@ pub(super) struct Approvals {
     pub(super) policy: bool,
     /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without changes.
     plans: HashMap<(Uid, PlanHash), Option<ChangeKind>>,
+    /// The value of its Secret that a Stack's last preview was given, by the Stack's uid.
+    pub(super) previewed: HashMap<Uid, Option<String>>,
     /// How many approvals of a plan no run has used.
     approved: HashMap<(Uid, PlanHash), u32>,
     /// The digest of the launcher for each set of inputs with a tree, and the inputs without the tree for each digest.
@@ -126,6 +128,7 @@ impl Ledger {
         self.check(is_known, || format!("13: the plan of {name} has another binding for the same inputs"));
         self.check(bound, || format!("13: the plan of {name} has the same binding for other inputs"));
         self.stats.plans += 1;
+        self.approvals.previewed.insert(stack.clone(), secret_in(spec));
         self.approvals.plans.insert((stack.clone(), plan.hash.clone()), (!plan.is_empty()).then_some(kind));
         plan
     }

@@ -92,15 +92,18 @@ impl Machine {
                     let status = CoreStack::from(stack).status;
                     return Some(format!("Stack {} outlives its namespace: {status:?}", stack.name_any()));
                 }
-                let ran_with = ledger.secret_of(&uid);
                 let status = CoreStack::from(stack).status;
                 let is_given_up =
                     status.plan.proposal.is_some_and(|plan| plan.state == PlanState::Failed && plan.expires.is_none());
-                let held_back = is_given_up
-                    || matches!(
-                        status.readiness,
-                        Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
-                    );
+                let ran_with = if is_given_up {
+                    ledger.approvals.previewed.get(&uid).and_then(Option::as_deref)
+                } else {
+                    ledger.secret_of(&uid)
+                };
+                let held_back = matches!(
+                    status.readiness,
+                    Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
+                );
                 let stale = ran_with.is_some() && ran_with != outside::secret(world, &namespace).as_deref() && !held_back;
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
                 outside::waits_for(world, stack).or_else(waits)

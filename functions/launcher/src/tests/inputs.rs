@@ -91,4 +91,11 @@ fn comparison_hints_a_stack_whose_values_changed_or_that_waits() {
     assert_eq!(hints("left"), 0);
     set(&world, "left", &json!({ "driftless": { "waitsFor": "top" } }));
     assert_eq!(hints("left"), 1, "it has no reason to wait any more");
+    // A plan was made before the first run.
+    let digest = compare(&world, "right").digest;
+    received(&world);
+    set(&world, "right", &json!({ "driftless": { "inputs": null, "plan": { "inputs": digest } } }));
+    assert_eq!(hints("right"), 0);
+    map(&world, "top", "2");
+    assert_eq!(hints("right"), 1, "its plan is for other values");
 }

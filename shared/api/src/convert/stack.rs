@@ -61,6 +61,14 @@ impl Stack {
         }
     }
 
+    /// The digests of what its last plan and its last run read from Secrets and `ConfigMap`s, the newest first.
+    #[must_use]
+    pub fn read_inputs(&self) -> Vec<&str> {
+        let Some(ours) = self.status.as_ref().and_then(|status| status.driftless.as_ref()) else { return Vec::new() };
+        let planned = ours.plan.as_ref().and_then(|plan| plan.inputs.as_deref());
+        planned.into_iter().chain(ours.inputs.as_deref()).collect()
+    }
+
     /// Returns whether its changes need an approval: it has the annotation, or had it when no policy guarded its removal.
     #[must_use]
     pub fn is_guarded(&self) -> bool {

@@ -109,6 +109,7 @@ fn stack_drift(drift: &core::DriftStatus) -> StackDrift {
     };
     let resources = found.into_iter().flat_map(|found| &found.resources);
     StackDrift {
+        adoption_failed: drift.adoption_failed.then_some(true),
         count: found.map(|found| found.count),
         current_check: drift.current.clone(),
         last_check: drift.last.clone(),
@@ -143,7 +144,13 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
         _ => None,
     });
     let checked = drift.last_check_time.map(|Time(at)| at);
-    core::DriftStatus { current: drift.current_check, last: drift.last_check, checked, verdict }
+    core::DriftStatus {
+        current: drift.current_check,
+        last: drift.last_check,
+        checked,
+        verdict,
+        adoption_failed: drift.adoption_failed.unwrap_or_default(),
+    }
 }
 
 /// The maximum length of a message, in bytes: it may quote a tenant's value, and the API server refuses a status of 3 MiB.

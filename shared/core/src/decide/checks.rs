@@ -2,14 +2,13 @@
 
 use super::{Reconciliation, launch};
 use crate::{
-    ArtifactDigest, CurrentUpdate, DriftStatus, DriftVerdict, Effect, NewTree, NewUpdate, Operation, Revision, RunState,
-    SourceRef, check_name, drift, paths, workspace,
+    ArtifactDigest, CurrentUpdate, DriftVerdict, Effect, NewTree, NewUpdate, Operation, Revision, RunState, SourceRef,
+    check_name, drift, paths, workspace,
 };
 
 impl Reconciliation<'_> {
     /// Takes over the state of the current drift check. A check delays nothing.
     pub(super) fn absorb_check(&mut self) {
-        let ignored = self.stack.drift.as_ref().map_or(&[][..], |settings| &settings.ignored);
         let drift = &mut self.stack.status.drift;
         match &self.snapshot.check {
             // An Update that was not created is created below, under the same name.
@@ -18,22 +17,21 @@ impl Reconciliation<'_> {
                 let name = drift.current.take();
                 let why =
                     format!("Update {:?} does not belong to this Stack or cannot be read", name.as_deref().unwrap_or_default());
-                *drift =
-                    DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
+                (drift.last, drift.checked, drift.verdict) = (name, Some(self.now), Some(DriftVerdict::Unknown(why)));
             }
             RunState::Live(run, update, _) => {
                 self.effects.extend(launch(&self.snapshot.stack, run, update));
             }
             RunState::Ended(run, outcome) => {
-                let (after, event) = drift::observe_check(drift, ignored, run, outcome, self.now);
-                *drift = after;
+                let (after, event) = drift::observe_check(&self.stack, run, outcome, self.now);
+                self.stack.status.drift = after;
                 self.effects.extend(event);
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
             }
         }
         // Without drift checks nothing is known about drift.
         if self.stack.drift.is_none() {
-            (drift.checked, drift.verdict) = (None, None);
+            (self.stack.status.drift.checked, self.stack.status.drift.verdict) = (None, None);
         }
     }
 

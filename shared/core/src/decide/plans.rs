@@ -11,7 +11,7 @@ use crate::{
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
-    observe, proposal_name, retry,
+    observe, proposal_name,
 };
 
 /// The policy of a cluster sends no event when it changes.
@@ -72,22 +72,25 @@ impl Reconciliation<'_> {
 
     /// What a run that starts now is wanted for.
     fn wish(&self, revision: &Revision, operation: Operation) -> Wish {
-        let Stack { generation, reconcile_request, spec, .. } = &self.stack;
+        let Stack { generation, reconcile_request, spec, status, .. } = &self.stack;
+        // A comparison counts that was made after the plan, which has read the inputs itself.
+        let planned = status.plan.proposal.as_ref().filter(|plan| operation == Operation::Up && plan.wish.inputs.is_some());
+        let compared = self.snapshot.inputs.as_ref().filter(|inputs| planned.is_some_and(|plan| plan.made() < Some(inputs.read)));
         Wish {
             operation,
             commit: if operation == Operation::Destroy { Revision::default() } else { revision.clone() },
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
             refresh: operation == Operation::Up && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
+            inputs: compared.and_then(|inputs| inputs.digest.clone()).or_else(|| planned?.wish.inputs.clone()),
         }
     }
 
-    /// While a plan waits for its approval, git is polled as at any other time.
+    /// While a plan waits for its approval, or for a change after its rejection or failure, git and Secrets are polled as at any
+    /// other time.
     pub(super) fn poll_while_waiting(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
-        let waits = self.stack.approval.is_some() && self.stack.status.current_update.is_none();
-        if let Some(polled) = polled.filter(|_| waits) {
-            let period = retry::poll_period(&self.snapshot.stack.spec);
-            self.ask_again(polled.checked_add(period).ok(), Effect::Fetch(source.clone()));
+        if self.stack.approval.is_some() && self.stack.status.current_update.is_none() {
+            self.poll(source, polled);
         }
     }
 

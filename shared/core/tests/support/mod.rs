@@ -196,6 +196,30 @@ pub fn changes(hash: PlanHash, counts: &[(ChangeKind, u32)]) -> PlannedChanges {
     }
 }
 
+/// A plan that was not offered yet.
+pub fn a_plan_that_waits() -> Proposal {
+    Proposal {
+        state: PlanState::Proposed,
+        plan: Some(changes(hash_of('a'), &[(ChangeKind::Create, 1)])),
+        wish: Wish {
+            operation: Operation::Up,
+            commit: Revision::default(),
+            generation: 1,
+            reconcile_request: String::new(),
+            refresh: false,
+            inputs: None,
+        },
+        update: "plan-1".into(),
+        offered: false,
+        demanded: None,
+        by: None,
+        expires: None,
+        note: String::new(),
+        failures: 0,
+        failed_at: None,
+    }
+}
+
 /// The limited life of a Stack.
 pub fn ttl(text: &str, created: Timestamp, applied_by: Option<&str>) -> Ttl {
     Ttl::parse(text, created, applied_by.map(ToOwned::to_owned)).unwrap()
