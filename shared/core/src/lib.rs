@@ -50,6 +50,7 @@ mod status;
 mod synced;
 mod task_end;
 mod templates;
+mod terms;
 mod ttl;
 mod validate;
 mod watch;
@@ -104,6 +105,7 @@ pub use task_end::{
     TaskEnd,
 };
 pub use templates::{merged, unplannable, update_refused, workspace_refused};
+pub use terms::{Purpose, RunTerms, Template};
 pub use ttl::{Expiry, Ttl};
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
