@@ -1,13 +1,11 @@
 //! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole policy: when a plan is made,
 //! what it waits for, and which run may apply it.
 
-use std::collections::BTreeSet;
-
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    ChangeKind, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Revision, Run, RunOutcome, Stack,
-    StackReason, StackSpec,
+    ApprovalPolicy, Effect, EventReason, EventType, Operation, PlanHash, PlannedChanges, Readiness, Revision, Run, RunOutcome,
+    Stack, StackReason, StackSpec,
     governed::Ruling,
     plan_summary::summary,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
@@ -24,54 +22,6 @@ const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb appr
                             destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";
 /// The remedy for a cluster without the policy.
 const GUARD: &str = "apply infra/kubernetes/approval.yaml";
-
-/// Which plans of a guarded Stack need an approval: the annotation `driftless.dev/approval`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ApprovalPolicy {
-    /// Every plan that changes something.
-    #[default]
-    Required,
-    /// Plans with a change of one of these kinds.
-    Unless(BTreeSet<ChangeKind>),
-}
-
-impl ApprovalPolicy {
-    /// Parses the annotation. `Err` says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let remedy = "write \"required\", or \"unless \" and kinds of change such as replace,delete,forget,options";
-        if text == "required" {
-            return Ok(Self::Required);
-        }
-        let kinds = text.strip_prefix("unless ").ok_or_else(|| format!("{text:?}; {remedy}"))?;
-        let kinds = kinds.split(',').map(|kind| ChangeKind::parse(kind.trim()).ok_or_else(|| format!("{text:?}; {remedy}")));
-        Ok(Self::Unless(kinds.collect::<Result<_, _>>()?))
-    }
-
-    /// The policy that needs an approval wherever one of both does.
-    #[must_use]
-    pub fn and(self, other: &Self) -> Self {
-        match (self, other) {
-            (Self::Unless(mut kinds), Self::Unless(others)) => {
-                kinds.extend(others);
-                Self::Unless(kinds)
-            }
-            (Self::Required, _) | (_, Self::Required) => Self::Required,
-        }
-    }
-
-    /// The policy of a Stack that asks for no approvals: what the cluster demands is left.
-    #[must_use]
-    pub fn none() -> Self {
-        Self::Unless(BTreeSet::new())
-    }
-
-    pub(crate) fn needs_approval(&self, plan: &PlannedChanges) -> bool {
-        match self {
-            Self::Required => !plan.is_empty(),
-            Self::Unless(kinds) => kinds.iter().any(|kind| plan.count(*kind) > 0),
-        }
-    }
-}
 
 /// The annotations of a guarded Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]

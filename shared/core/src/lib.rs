@@ -11,11 +11,13 @@
 mod admission;
 mod annotations;
 mod approval;
+mod approval_policy;
 mod backoff;
 mod bound;
 mod cache;
 mod decide;
 mod drift;
+mod drifted;
 mod due;
 mod duration;
 mod finalize;
@@ -59,11 +61,13 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use annotations::Annotations;
-pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
+pub use approval::{ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
+pub use approval_policy::ApprovalPolicy;
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
-pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
+pub use drift::{DriftSettings, Ignored, Remediate};
+pub use drifted::{Drift, DriftedResource};
 pub use due::{due, its_turn};
 pub use duration::duration;
 pub use ids::{ArtifactDigest, Claim, Revision, Uid};
@@ -97,7 +101,7 @@ pub use shape::{
 };
 pub use source::{FluxSource, SLOW_FETCH, Verification, fetch_again, is_answered, rest};
 pub use status::{
-    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
+    CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
 };
 pub use synced::{Sync, Why, is_synced};
 pub use task_end::{
@@ -106,7 +110,7 @@ pub use task_end::{
 };
 pub use templates::{merged, unplannable, update_refused, workspace_refused};
 pub use terms::{Purpose, RunTerms, Template};
-pub use ttl::{Expiry, Ttl};
+pub use ttl::Ttl;
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use window::{InvalidWindow, Window};
