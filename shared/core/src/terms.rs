@@ -69,9 +69,8 @@ impl NewUpdate {
             operation,
             template: match operation {
                 Operation::Refresh => Template::Metadata,
-                Operation::Destroy => Template::AllButOperation,
                 Operation::Up | Operation::Preview if is_run && plan.is_none() => Template::All,
-                Operation::Up | Operation::Preview => Template::AllButOperation,
+                Operation::Destroy | Operation::Up | Operation::Preview => Template::AllButOperation,
             },
             adopts: operation == Operation::Refresh && !is_check,
             expect_no_refresh_changes: self.expect_no_refresh_changes && !is_check,
