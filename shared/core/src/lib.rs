@@ -38,6 +38,7 @@ mod planned;
 mod pod;
 mod policy;
 mod prerequisites;
+mod proposal;
 mod pulumi_version;
 mod reasons;
 mod repository;
@@ -61,7 +62,7 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use annotations::Annotations;
-pub use approval::{ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
+pub use approval::{ApprovalSettings, Guard};
 pub use approval_policy::ApprovalPolicy;
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
@@ -88,6 +89,7 @@ pub use pod::{
 };
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
+pub use proposal::{PlanState, PlanStatus, Proposal, Wish};
 pub use pulumi_version::old_pulumi;
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
