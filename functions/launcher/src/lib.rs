@@ -14,10 +14,12 @@ mod files;
 mod identity;
 mod images;
 mod inputs;
+mod launcher;
 mod plan;
 mod policy_packs;
 mod read;
 mod request;
+mod snapshot;
 mod source;
 mod spec;
 mod status;
@@ -27,111 +29,29 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, Update, finalizer, uid_of};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, RunLimits, TaskSize, TriedArchitecture, VERSION,
+    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
-    Architecture, DefaultSize, Limits, PodFields, TaskShape, WatchNamespaces,
+    TaskShape,
     run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
     start_backoff,
 };
-pub use driftless_kubernetes::CallError as Error;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
 use facts::Run;
 pub use images::Images;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+pub(crate) use launcher::Stop;
+pub use launcher::{Error, Launcher, Settings};
 use request::Request;
-use secrecy::SecretSlice;
 use task_folder::Supply;
 
 /// The requeue delay after a transient error, in seconds.
 const WAIT_SECONDS: u16 = 15;
 /// The maximum number of requeues in a row for an Update that waits. The sweep starts a new series every minute.
 const WAIT_HOPS: u8 = 8;
-
-/// The settings of an installation.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The namespace of the claims.
-    pub system_namespace: String,
-    /// The namespace filter.
-    pub namespaces: WatchNamespaces,
-    /// The task role's unique id (`AROA…`): the first part of `aws:userid` in a task.
-    pub task_role_id: String,
-    /// The images of runs whose Workspace names none.
-    pub images: Images,
-    /// The processor of a task whose Workspace selects none.
-    pub default_architecture: Architecture,
-    /// How fields that only concern the pod are treated.
-    pub pod_fields: PodFields,
-    /// The task size for a Workspace that sets none.
-    pub default_size: DefaultSize,
-    /// Whether runs that change nothing, or ask for it, start on Fargate Spot.
-    pub spot: bool,
-    /// The limits on concurrent runs of a cluster.
-    pub limits: Limits,
-    /// The time limits of a run. The annotation of an Update can only shorten them.
-    pub run_limits: RunLimits,
-    /// The requested lifetime of a run's tokens in seconds; they are renewed at half of it.
-    pub token_seconds: u32,
-    /// The maximum size of an entry of the cache of dependencies, in bytes. `None` if there is no cache.
-    pub cache_entry_bytes: Option<u64>,
-    /// 32 random bytes: the key of all digests of inputs, if none is stored yet.
-    pub fresh_key: SecretSlice<u8>,
-}
-
-impl Settings {
-    fn watch(&self) -> Watch<'_> {
-        Watch { namespaces: self.namespaces, system_namespace: &self.system_namespace }
-    }
-}
-
-/// The launcher, for one message of a cluster.
-#[derive(Debug)]
-pub struct Launcher<'a, C, O, Q, T> {
-    /// The cluster that the hint names.
-    pub cluster: &'a C,
-    /// The bucket with trees, runs and task folders.
-    pub objects: &'a O,
-    /// The queues for requeues and hints.
-    pub queues: &'a Q,
-    /// Fargate.
-    pub tasks: &'a T,
-    /// The settings of the installation.
-    pub settings: &'a Settings,
-    /// When the invocation began to handle the message.
-    pub now: Timestamp,
-}
-
-/// Why a launch stops.
-enum Stop {
-    /// It waits: the reason and the message of the Update's condition.
-    Wait(WaitReason, String),
-    /// It failed.
-    Fail(Error),
-}
-
-impl Stop {
-    fn wait(reason: WaitReason, message: impl Into<String>) -> Self {
-        Self::Wait(reason, message.into())
-    }
-
-    fn invalid(message: impl Into<String>) -> Self {
-        Self::wait(WaitReason::SpecInvalid, message)
-    }
-}
-
-impl<E: Into<Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        match error.into() {
-            // The user can fix it: a Workspace, a Secret or a ServiceAccount that the run names.
-            Error::Kubernetes(error @ KubernetesError::Unreadable { .. }) => Self::invalid(error.to_string()),
-            error => Self::Fail(error),
-        }
-    }
-}
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Reconciles an Update. A transient error leads to a requeue; any other is returned.

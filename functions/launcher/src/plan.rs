@@ -1,6 +1,6 @@
 //! The plan of a guarded Stack: what its run is asked for, and the runs by hand that it excludes.
 
-use driftless_api::{PLAN_POLICIES, Stack, Update, UpdateSpec};
+use driftless_api::{PLAN_POLICIES, Stack, Update};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunPack, RunSource, RunSpec, Uid};
 use driftless_core::{Governance, PlanHash};
@@ -9,18 +9,6 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::{Error, Launcher, digest::Key, request::Request, spec::Prepared};
-
-/// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
-/// permits it.
-pub(crate) fn mode(spec: &UpdateSpec, stack: Option<&Stack>) -> Option<PlanMode> {
-    let stack = stack?;
-    if spec.is_proposal() {
-        return Some(PlanMode::Propose {});
-    }
-    let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
-    let approved_by = plan.and_then(|plan| plan.approved_by.clone());
-    spec.plan().map(|hash| PlanMode::Apply { hash, approved_by })
-}
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Adds the plan to the spec of the run.

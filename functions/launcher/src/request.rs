@@ -6,7 +6,7 @@ use driftless_api::{Stack, Update, UpdateSpec, names, uid_of};
 use driftless_contract::{Launch, Operation, PlanMode, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
-use crate::{Settings, plan, spec};
+use crate::{Settings, snapshot};
 
 /// Everything that determines a run. It comes from the Update until the launch record is written, and only from the record
 /// afterwards.
@@ -56,14 +56,14 @@ impl Request {
             return Err(format!("spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"));
         }
         if let (None, Some(ours)) = (stack, &spec.driftless) {
-            spec::check_own(settings, ours)?;
+            snapshot::check_own(settings, ours)?;
         }
         let id = |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: uid_of(stack) };
         // Not from a Stack's Update: a user who may edit the Update may lack the right to edit the Stack.
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
-            plan: plan::mode(&spec, stack),
+            plan: plan(&spec, stack),
             spec,
             operation,
             stack: stack.map(id),
@@ -149,4 +149,16 @@ fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<b
         }
     };
     Ok(wanted && settings.spot)
+}
+
+/// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
+/// permits it.
+fn plan(spec: &UpdateSpec, stack: Option<&Stack>) -> Option<PlanMode> {
+    let stack = stack?;
+    if spec.is_proposal() {
+        return Some(PlanMode::Propose {});
+    }
+    let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+    let approved_by = plan.and_then(|plan| plan.approved_by.clone());
+    spec.plan().map(|hash| PlanMode::Apply { hash, approved_by })
 }

@@ -5,11 +5,11 @@ use driftless_api::{
 };
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    ArtifactDigest, Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
-    ProjectInfo, Revision, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION,
+    Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo, Revision,
+    RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION,
     keys::{self, TreeFolder},
 };
-use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository, run::WaitReason};
+use driftless_core::{TaskShape, git_variables, repository, run::WaitReason};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::SignedDuration;
@@ -17,11 +17,12 @@ use kube::ResourceExt as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Error, Launcher, Settings, Stop,
+    Error, Launcher, Stop,
     identity::{self, Account},
     inputs::Inputs,
     read::{Read, read},
     request::Request,
+    snapshot::{OWN_WORKSPACE, own_workspace, project_alone, source_of},
     source::Source,
 };
 
@@ -293,30 +294,6 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 }
 
-/// The field of an Update with the Workspace of its own snapshot.
-const OWN_WORKSPACE: &str = "spec.driftless.workspace";
-
-fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
-    let Some(workspace) = ours.workspace.clone() else {
-        let remedy = "write the spec of a Workspace, or replace spec.driftless by spec.workspaceName";
-        return Err(format!("{OWN_WORKSPACE} is missing; {remedy}"));
-    };
-    serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
-}
-
-/// Why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
-pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
-    let workspace = own_workspace(ours)?;
-    let task = workspace.task(OWN_WORKSPACE);
-    settings.pod_fields.check(&task.pod_only())?;
-    task.shape(settings.default_size)?;
-    task.mounted_files()?;
-    match &ours.tree {
-        Some(tree) => source_of(tree).map(drop),
-        None => project_alone(&workspace).map(drop),
-    }
-}
-
 /// API version and kind of the object that the tree of a Workspace's own source is stored under.
 const WORKSPACE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
@@ -349,27 +326,6 @@ fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let commit = ours.commit.as_ref().map(Revision::from).unwrap_or_default();
     let variables = git_variables(&commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
     variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false, below_identity: true })
-}
-
-/// The project of a workspace without a source.
-fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
-    let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
-    info.map(|info| ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() }).ok_or_else(|| {
-        "Workspace has neither a stored source nor projectInfo with a name and a runtime; set projectInfo, or name a Workspace \
-         with a source"
-            .into()
-    })
-}
-
-/// The object and the digest that a tree is stored under.
-fn source_of(tree: &Tree) -> Result<(&ObjectReference, ArtifactDigest), String> {
-    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
-        return Err("spec.driftless.tree requires source and digest".into());
-    };
-    let digest = ArtifactDigest::from(digest);
-    let wrong = invalid_object("spec.driftless.tree.source", &source.api_version, &source.kind, &source.name)
-        .or_else(|| invalid_digest("spec.driftless.tree.digest", &digest));
-    wrong.map_or(Ok((source, digest)), Err)
 }
 
 /// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the

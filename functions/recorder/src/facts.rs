@@ -3,13 +3,13 @@
 use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Claim, Launch, ObjectKey, Outcome, Owner, RunHint, RunId, Uid,
+    Claim, FailureReason, Launch, ObjectKey, Outcome, Owner, RunHint, RunId, Uid, Verdict,
     keys::{self, RunFolder, TaskFolder},
 };
 use driftless_core::run::{Need, Object, Question, RunFacts, TaskFacts, TaskResult};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 
-use crate::{Error, Recorder, Settings, outcome::is_interrupted};
+use crate::{Error, Recorder, Settings};
 
 /// A run and the known facts about it.
 pub(crate) struct Run {
@@ -124,4 +124,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
         Ok(true)
     }
+}
+
+/// Returns whether the task was stopped before the end of the run.
+pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
+    matches!(&outcome.verdict, Verdict::Failed { reason: FailureReason::Interrupted, .. })
 }

@@ -6,6 +6,7 @@ mod audit;
 mod bound;
 mod cache;
 mod count;
+mod document;
 mod events;
 mod facts;
 mod log;

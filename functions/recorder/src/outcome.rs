@@ -11,7 +11,10 @@ use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd, run::Ending}
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
 
-use crate::{Error, Recorder, bound, facts::Run};
+use crate::{
+    Error, Recorder, bound,
+    facts::{Run, is_interrupted},
+};
 
 /// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
 pub(crate) const MAX_LOCK: usize = 4 << 10;
@@ -146,11 +149,6 @@ const ABANDONED: &str = "run was abandoned before its task started";
 
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot reclaimed the capacity";
-
-/// Returns whether the task was stopped before the end of the run.
-pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
-    matches!(&outcome.verdict, Verdict::Failed { reason: FailureReason::Interrupted, .. })
-}
 
 /// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner could not use S3.
 fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {

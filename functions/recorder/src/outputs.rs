@@ -11,7 +11,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Recorder, owned, report};
+use crate::{Error, Recorder, document::sha256, owned};
 
 /// The replacement of a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -95,7 +95,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             };
         };
         let result = match RunResult::parse(&document) {
-            Ok(result) if outcome.result_sha256.as_deref() == Some(&report::sha256(&document)) => result.fitting(),
+            Ok(result) if outcome.result_sha256.as_deref() == Some(&sha256(&document)) => result.fitting(),
             _ => {
                 tracing::error!(update = %outcome.run.update, "result changed before its outputs were stored; outputs are not \
                      stored");

@@ -1,14 +1,15 @@
 //! Reads a task's report. The tenant's program may have written it, so it is bounded.
 
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Document as _, Key, Outcome, Owner, Phase, RunResult, VERSION, Verdict, keys::TaskFolder, parsed};
+use driftless_contract::{Document as _, Outcome, Owner, Phase, RunResult, VERSION, Verdict, keys::TaskFolder, parsed};
 use driftless_kubernetes::Cluster;
-use sha2::{Digest as _, Sha256};
 
-use crate::{Error, Recorder, bound, facts::Run, outputs};
-
-/// The maximum size of a task's document, in bytes. Less of it is kept.
-const MAX_REPORT: u64 = 4 << 20;
+use crate::{
+    Error, Recorder, bound,
+    document::{MAX_REPORT, sha256},
+    facts::Run,
+    outputs,
+};
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// The runner's report without the secret values of outputs, and the report as written.
@@ -66,20 +67,4 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         };
         Ok(Some((outcome, document)))
     }
-
-    /// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not return counts as empty,
-    /// because the end of a run must not depend on how its task stored a report.
-    pub(crate) async fn read_report<D>(&self, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
-        match self.objects.get_range(key, 0, MAX_REPORT).await {
-            Err(driftless_aws::Error::Permanent { call, message }) => {
-                tracing::warn!(call, message, "cannot read a report of a task");
-                Ok(Some(Vec::new()))
-            }
-            document => Ok(document?),
-        }
-    }
-}
-
-pub(crate) fn sha256(document: &[u8]) -> String {
-    base16ct::lower::encode_string(&Sha256::digest(document))
 }

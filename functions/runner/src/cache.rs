@@ -26,14 +26,11 @@ use tokio::{
 use crate::{
     archive::{self, Counts, Frame, Index, Limits, PackError, Packed, Root, Selection, Tail},
     places::{Files, Places},
-    s3::{Folder, StoreError, back_off},
+    s3::{Folder, STORED_WITHIN, StoreError, back_off},
 };
 
 /// The time limit for restoring an archive.
 const RESTORED_WITHIN: Duration = Duration::from_mins(1);
-
-/// The time limit for storing all archives. The operation is over by then, and its result is not stored yet.
-pub(crate) const STORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Frames of an archive that are restored at once.
 const FRAMES_AT_ONCE: usize = 4;

@@ -35,7 +35,6 @@ mod task;
 use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
-    ffi::OsString,
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
     time::Duration,
@@ -55,6 +54,7 @@ use log::Log;
 pub use s3::{BucketEndpoint, StoreError};
 use session::{Gauge, Report, Session, Steps};
 use stop::{Stop, asked};
+pub use task::Settings;
 use task::Task;
 use tokio::{
     sync::{Notify, watch},
@@ -80,41 +80,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// A result that cannot be stored in this time is lost, and the recorder finds the run dead.
 const RESULT_WITHIN: Duration = Duration::from_mins(10);
 
-/// The settings of a task at its start.
-#[derive(Clone)]
-pub struct Settings {
-    /// The bucket.
-    pub bucket: BucketEndpoint,
-    /// The id of the task role, which is the first part of the folder's name.
-    pub role_id: String,
-    /// The endpoint of the task's own credentials.
-    pub credentials: CredentialsEndpoint,
-    /// ECS's metadata endpoint of this container.
-    pub metadata: String,
-    /// Additional CA certificates, as PEM.
-    pub certificates: Option<PathBuf>,
-    /// The container's environment.
-    pub environment: Vec<(OsString, OsString)>,
-    /// [`driftless_contract::SHARE`].
-    pub share: PathBuf,
-    /// [`driftless_contract::SECRETS`].
-    pub secrets: PathBuf,
-    /// `/proc/vmstat`, which counts the processes that the kernel has killed for lack of memory. A Fargate task has its own
-    /// kernel.
-    pub vmstat: PathBuf,
-    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard
-    /// input and then becomes PROGRAM, with the same process id.
-    pub runner: PathBuf,
-    /// The clock.
-    pub now: fn() -> Timestamp,
-}
-
 impl Settings {
-    /// A directory for Pulumi's events, for archives, and for Pulumi's home if the image has none. It is deleted with the task's disk.
-    fn scratch(&self) -> PathBuf {
-        self.share.join(".driftless")
-    }
-
     fn create_scratch(&self) -> Result<(), Error> {
         let path = self.scratch();
         let created = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path);

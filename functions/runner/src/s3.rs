@@ -27,7 +27,10 @@ use reqwest::{Body, Client, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{fs::File, io::AsyncReadExt};
 
-use crate::{cache::STORED_WITHIN, credentials::Provider};
+use crate::credentials::Provider;
+
+/// The time limit for storing all archives. The operation is over by then, and its result is not stored yet.
+pub(crate) const STORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Bytes of a file that are read and sent at once.
 const PIECE: usize = 128 << 10;

@@ -1,5 +1,6 @@
 //! The run itself, step by step.
 
+mod configuration;
 mod dependencies;
 mod operation;
 mod outputs;
@@ -21,6 +22,7 @@ use std::{
 };
 
 use backon::Retryable;
+use configuration::Configuration;
 use driftless_contract::{
     Drift, File, Identity, Installed, Operation, OutputValue, PROJECT_FILES, Phase, PlannedChanges, PreviewedChange, ProjectFile,
     ProjectInfo, ResourceFailure, ResourceStep, RunSource, RunSpec, to_json,
@@ -28,14 +30,12 @@ use driftless_contract::{
 use futures::future::pending;
 use jiff::Timestamp;
 use rustix::io::Errno;
-use stack::Configuration;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 
 use crate::{
-    Settings,
     arguments::{self, Call},
     cache::Cache,
     environment::{Environment, environment},
@@ -51,6 +51,7 @@ use crate::{
     s3::{Folder, back_off},
     selection,
     stop::{self, Stop, stopped},
+    task::Settings,
 };
 
 /// How often the engine's events are read.
@@ -271,7 +272,7 @@ impl<'a> Session<'a> {
             )));
         }
         // Before the stack is created, because that adds to the file.
-        let mut configuration = Configuration::new(self)?;
+        let mut configuration = Configuration::new(self.spec, &self.pulumi)?;
         // A run of this stack has succeeded, so the stack exists unless a user has removed it.
         if self.spec.resources.is_some() {
             let name = report.project.as_ref().map_or("", |project| &project.name);

@@ -1,8 +1,48 @@
-//! This task, by ECS's metadata endpoint.
+//! This task: its settings, and how ECS's metadata endpoint describes it.
+
+use std::{ffi::OsString, path::PathBuf};
 
 use backon::{ExponentialBuilder, Retryable as _};
 use jiff::Timestamp;
 use serde::Deserialize;
+
+use crate::{BucketEndpoint, CredentialsEndpoint};
+
+/// The settings of a task at its start.
+#[derive(Clone)]
+pub struct Settings {
+    /// The bucket.
+    pub bucket: BucketEndpoint,
+    /// The id of the task role, which is the first part of the folder's name.
+    pub role_id: String,
+    /// The endpoint of the task's own credentials.
+    pub credentials: CredentialsEndpoint,
+    /// ECS's metadata endpoint of this container.
+    pub metadata: String,
+    /// Additional CA certificates, as PEM.
+    pub certificates: Option<PathBuf>,
+    /// The container's environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// [`driftless_contract::SHARE`].
+    pub share: PathBuf,
+    /// [`driftless_contract::SECRETS`].
+    pub secrets: PathBuf,
+    /// `/proc/vmstat`, which counts the processes that the kernel has killed for lack of memory. A Fargate task has its own
+    /// kernel.
+    pub vmstat: PathBuf,
+    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard
+    /// input and then becomes PROGRAM, with the same process id.
+    pub runner: PathBuf,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+}
+
+impl Settings {
+    /// A directory for Pulumi's events, for archives, and for Pulumi's home if the image has none. It is deleted with the task's disk.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.share.join(".driftless")
+    }
+}
 
 /// A task as ECS knows it.
 pub(crate) struct Task {

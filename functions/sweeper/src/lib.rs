@@ -15,8 +15,7 @@ use driftless_core::{Retention, its_turn};
 use driftless_kubernetes::Watch;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-pub use pass::Cursor;
-use pass::MAX_PAGES;
+pub use pass::{Cursor, Endless};
 pub use sweep::{Swept, sweep};
 
 /// The maximum number of batches of hints in flight: those of a page on which every object is due take five round trips.
@@ -65,8 +64,8 @@ pub enum Error {
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
     /// The API server's list does not end.
-    #[error("list of {0} does not end: a page token repeats, or there are more than {MAX_PAGES} pages")]
-    Endless(String),
+    #[error(transparent)]
+    Endless(#[from] Endless),
     /// The cluster did not answer in time.
     #[error("sweep took longer than {0}s")]
     TooSlow(u64),
@@ -424,7 +423,7 @@ mod tests {
         let failed = each_within(&names, Duration::from_mins(4), async |name| {
             match name {
                 "hangs" => std::future::pending().await,
-                "fails" => return Err(Error::Endless("stacks".into())),
+                "fails" => return Err(Error::Endless(Endless("stacks".into()))),
                 name => swept.borrow_mut().push(name.to_owned()),
             }
             Ok(())

@@ -3,11 +3,14 @@
 
 use jiff::Timestamp;
 
-use crate::Error;
-
 /// The maximum number of pages of a list, of 500 objects each where they are small: an API server that never ends a list ends the
 /// pass over its kind.
-pub(crate) const MAX_PAGES: usize = 1000;
+const MAX_PAGES: usize = 1000;
+
+/// The API server's list of these objects does not end.
+#[derive(Debug, thiserror::Error)]
+#[error("list of {0} does not end: a page token repeats, or there are more than {MAX_PAGES} pages")]
+pub struct Endless(pub(crate) String);
 
 /// Where the next sweep of a cluster continues. An instance of the function keeps it; a new instance begins a pass.
 #[derive(Debug, Default)]
@@ -68,7 +71,7 @@ impl Cursor {
 
     /// Notes that a page was read, with so many objects in the namespaces of the filter, and which page follows. A sweep that is
     /// stopped at any `await` continues there. Ends the stage after the last page, and returns how many such objects it has.
-    pub(crate) fn turn_page(&mut self, kind: &str, next: Option<String>, ours: usize) -> Result<Option<usize>, Error> {
+    pub(crate) fn turn_page(&mut self, kind: &str, next: Option<String>, ours: usize) -> Result<Option<usize>, Endless> {
         self.ours += ours;
         self.pages += 1;
         let is_endless = next.is_some() && (next == self.from || self.pages >= MAX_PAGES);
@@ -78,7 +81,7 @@ impl Cursor {
         }
         let all = self.ours;
         self.end_stage();
-        if is_endless { Err(Error::Endless(kind.to_owned())) } else { Ok(Some(all)) }
+        if is_endless { Err(Endless(kind.to_owned())) } else { Ok(Some(all)) }
     }
 
     /// Ends the stage, and the pass with the last one.

@@ -151,7 +151,7 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
         };
         self.hint(page.objects.iter().filter(|object| is_due(object))).await;
         let ours = page.objects.iter().filter(|object| self.is_ours(*object)).count();
-        cursor.borrow_mut().turn_page(&K::plural(&()), page.next, ours)
+        Ok(cursor.borrow_mut().turn_page(&K::plural(&()), page.next, ours)?)
     }
 
     fn is_due_stack(&self, stack: &Stack, pass: Pass) -> bool {

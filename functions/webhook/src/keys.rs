@@ -3,6 +3,7 @@ use std::{collections::HashMap, str::FromStr};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_aws::Keyring;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
@@ -62,8 +63,35 @@ impl FromStr for Keys {
 }
 
 impl Keys {
+    /// Returns whether the sender knows a key of the cluster. Of several proofs only the strongest counts: an invalid one is not
+    /// rescued by another.
+    pub(crate) fn know(&self, cluster: &str, sender: Sender, headers: &HeaderMap, body: &[u8], now: Timestamp) -> bool {
+        let header = |name| headers.get(name).map_or(&[][..], |value: &http::HeaderValue| value.as_bytes());
+        let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| self.signed(cluster, sender, body, hex));
+        match sender {
+            Sender::Flux if headers.contains_key("x-signature") => signed("x-signature"),
+            Sender::Flux => {
+                let known = header("authorization").strip_prefix(b"Bearer ").is_some_and(|token| self.is(cluster, sender, token));
+                if known {
+                    tracing::warn!(cluster, "notification is not signed; set the type of its Provider to generic-hmac");
+                }
+                known
+            }
+            Sender::GitHub => signed("x-hub-signature-256"),
+            Sender::GitLab if headers.contains_key("webhook-signature") => {
+                let [id, time, signatures] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(header);
+                self.signed_lately((cluster, sender), id, time, body, signatures, now)
+            }
+            Sender::GitLab => self.is(cluster, sender, header("x-gitlab-token")),
+            Sender::Gitea if headers.contains_key("x-forgejo-signature") => {
+                self.signed(cluster, sender, body, header("x-forgejo-signature"))
+            }
+            Sender::Gitea => self.signed(cluster, sender, body, header("x-gitea-signature")),
+        }
+    }
+
     /// Returns whether `signature`, in hex, was made over `body` with a key of this cluster and sender.
-    pub(crate) fn signed(&self, cluster: &str, sender: Sender, body: &[u8], signature: &[u8]) -> bool {
+    fn signed(&self, cluster: &str, sender: Sender, body: &[u8], signature: &[u8]) -> bool {
         let signature = base16ct::mixed::decode_vec(signature).unwrap_or_default();
         self.any(cluster, sender, |key| {
             mac(key.as_bytes()).is_some_and(|mac| mac.chain_update(body).verify_slice(&signature).is_ok())

@@ -54,7 +54,7 @@ type Answer = (StatusCode, &'static str);
 fn hints(keys: &Keys, request: &LambdaFunctionUrlRequest, now: Timestamp) -> Result<Vec<Hint>, Answer> {
     let body = body(request)?;
     let (cluster, sender) = Sender::of_path(request.raw_path.as_deref().unwrap_or_default());
-    if !sender.is_authentic(keys, cluster, &request.headers, &body, now) {
+    if !keys.know(cluster, sender, &request.headers, &body, now) {
         // The caller does not learn which of the two was wrong.
         return Err((StatusCode::UNAUTHORIZED, "unknown cluster or bad signature"));
     }

@@ -1,8 +1,7 @@
 use driftless_contract::Hint;
 use http::HeaderMap;
-use jiff::Timestamp;
 
-use crate::{Keys, event::Event, push::Push};
+use crate::{event::Event, push::Push};
 
 /// A kind of sender. Each has its own path, keys and kind of signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,33 +32,6 @@ impl Sender {
             "gitlab" => Some(Self::GitLab),
             "gitea" => Some(Self::Gitea),
             _ => None,
-        }
-    }
-
-    /// Returns whether the sender knows a key of the cluster. Of several proofs only the strongest counts: an invalid one is not
-    /// rescued by another.
-    pub(crate) fn is_authentic(self, keys: &Keys, cluster: &str, headers: &HeaderMap, body: &[u8], now: Timestamp) -> bool {
-        let header = |name| headers.get(name).map_or(&[][..], |value: &http::HeaderValue| value.as_bytes());
-        let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| keys.signed(cluster, self, body, hex));
-        match self {
-            Self::Flux if headers.contains_key("x-signature") => signed("x-signature"),
-            Self::Flux => {
-                let known = header("authorization").strip_prefix(b"Bearer ").is_some_and(|token| keys.is(cluster, self, token));
-                if known {
-                    tracing::warn!(cluster, "notification is not signed; set the type of its Provider to generic-hmac");
-                }
-                known
-            }
-            Self::GitHub => signed("x-hub-signature-256"),
-            Self::GitLab if headers.contains_key("webhook-signature") => {
-                let [id, time, signatures] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(header);
-                keys.signed_lately((cluster, self), id, time, body, signatures, now)
-            }
-            Self::GitLab => keys.is(cluster, self, header("x-gitlab-token")),
-            Self::Gitea if headers.contains_key("x-forgejo-signature") => {
-                keys.signed(cluster, self, body, header("x-forgejo-signature"))
-            }
-            Self::Gitea => keys.signed(cluster, self, body, header("x-gitea-signature")),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Carries a command out: reads objects, has a pure module render them, and prints the text.
 
-use std::{collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::CommandFactory as _;
-use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot, uid_of};
-use driftless_core::{Operation, RunState, SourceRef, SourceState, Stack as CoreStack, run::Standing};
+use driftless_api::{Source, Stack, Update, Workspace, uid_of};
+use driftless_core::{Operation, SourceRef, SourceState, Stack as CoreStack, run::Standing};
 use driftless_doctor::{Level, tools::Kubectl};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -15,13 +15,12 @@ use crate::{
     arguments::{Arguments, Command, Connection, Output, RunOperation},
     cluster::{Cluster, Target},
     complete::Completion,
-    diff,
-    explain::{self, Explanation},
-    facts::Reader,
+    diff, explain,
     get::{self, Row},
     log,
     render::{Style, formatted},
     request::{self, Request},
+    stack::{difference, explanation, updates, whole},
     tree, ui, view, wait,
 };
 
@@ -267,32 +266,6 @@ pub async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut 
     }
 }
 
-/// The recorded differences of a Stack. Without its log, the resources of a run are not named. A note says what was done about an
-/// expired link to a log.
-pub(crate) async fn difference(
-    cluster: &Cluster,
-    stack: &Stack,
-    now: fn() -> Timestamp,
-    note: impl FnMut(&str),
-) -> Result<diff::Diff> {
-    let updates = updates(cluster, stack).await?;
-    let shown = diff::last(&updates).into_iter().flatten().cloned().collect();
-    let mut logs = BTreeMap::new();
-    for update in log::renewed(cluster, shown, now, note).await? {
-        if let Ok(Some(log)) = log::read(cluster, &update, None).await {
-            logs.insert(update.name_any(), log.whole);
-        }
-    }
-    Ok(diff::of(stack, &updates, &logs))
-}
-
-/// The Updates of a Stack, the newest first.
-pub(crate) async fn updates(cluster: &Cluster, stack: &Stack) -> Result<Vec<Update>> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let fields = format!("spec.workspaceName={}", stack.name_any());
-    Ok(view::updates_of(stack, cluster.list::<Update>(Some(&namespace), Some(&fields)).await?))
-}
-
 async fn explain(
     cluster: &Cluster,
     target: Target,
@@ -309,23 +282,6 @@ async fn explain(
         }
     };
     terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, whole(now)))
-}
-
-/// Kubernetes keeps times in whole seconds.
-fn whole(now: Timestamp) -> Timestamp {
-    Timestamp::from_second(now.as_second()).unwrap_or_default()
-}
-
-/// The explanation of a Stack.
-pub(crate) async fn explanation(cluster: &Cluster, stack: &Stack, system_namespace: &str, now: Timestamp) -> Result<Explanation> {
-    let now = whole(now);
-    let reader = Reader::new(cluster, system_namespace);
-    let snapshot = snapshot(&reader, CoreStack::from(stack), now).await?;
-    let update = match &snapshot.run {
-        RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
-        RunState::None | RunState::Missing | RunState::Foreign => None,
-    };
-    Ok(explain::stack(&snapshot, reader.unknown(), update.as_ref(), now))
 }
 
 /// How an Update and its Stack stand to each other.

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::{
     Finding,
-    installation::Installation,
     tools::{Answer, Aws},
 };
 
@@ -70,32 +69,46 @@ pub enum Access {
     Other,
 }
 
-/// Checks the secrets of the installation, and notes what the other checks need of them.
-pub(crate) fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
+/// The facts from the secrets of an installation.
+#[derive(Default)]
+pub(crate) struct Secrets {
+    /// How the functions reach each cluster.
+    pub access: BTreeMap<String, Access>,
+    /// The keys of the webhook, by cluster; empty without a webhook.
+    pub keys: Keys,
+}
+
+/// Checks the secrets of an installation that serves these clusters, and returns what the other checks need of them.
+pub(crate) fn secrets(
+    aws: &Aws,
+    parameters: &BTreeMap<String, String>,
+    clusters: &[String],
+    has_webhook: bool,
+) -> (Vec<Finding>, Secrets) {
     let read = |name: &str| {
         let arguments = ["secretsmanager", "get-secret-value", "--secret-id", name, "--query", "SecretString"];
         aws.json(&arguments).map(|value| value.as_str().unwrap_or_default().to_owned())
     };
-    let mut findings = Vec::new();
+    let (mut findings, mut found) = (Vec::new(), Secrets::default());
     if let Some(name) = parameters.get("KubeconfigSecret") {
         let mut kubeconfigs = Vec::new();
         for function in CALLERS {
             let name = format!("{name}/{function}");
             let parsed = read(&name).and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is not YAML".to_owned()));
-            let (more, access) = kubeconfig(&name, &parsed, &found.clusters);
+            let (more, access) = kubeconfig(&name, &parsed, clusters);
             findings.extend(more);
             found.access.extend(access);
             kubeconfigs.extend(parsed);
         }
-        findings.extend(shared_credentials(name, &kubeconfigs, &found.clusters));
+        findings.extend(shared_credentials(name, &kubeconfigs, clusters));
     }
-    if let Some(name) = parameters.get("WebhookKeysSecret").filter(|_| found.outputs.contains_key("WebhookUrl")) {
+    if let Some(name) = parameters.get("WebhookKeysSecret").filter(|_| has_webhook) {
         let keys = read(name)
             .and_then(|text| serde_json::from_str(&text).map_err(|_| "it is not a JSON object of clusters and keys".to_owned()));
-        findings.extend(webhook_keys(name, keys.as_ref(), &found.clusters));
+        findings.extend(webhook_keys(name, keys.as_ref(), clusters));
         found.keys = Keys(keys.unwrap_or_default());
     }
-    findings
+    (findings, found)
 }
 
 /// Checks that the kubeconfig has each cluster, and reads how the functions reach it.

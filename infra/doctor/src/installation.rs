@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     Finding,
-    credentials::{self, Access, Keys},
+    credentials::{self, Access, Keys, Secrets},
     throughput,
     tools::{self, Answer, Aws},
 };
@@ -71,8 +71,10 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
     if let Some(url) = found.outputs.get("WebhookUrl") {
         findings.push(webhook(url, unsigned_post(url).as_deref()));
     }
-    findings.extend(credentials::secrets(aws, &parameters, &mut found));
-    (findings, found)
+    let has_webhook = found.outputs.contains_key("WebhookUrl");
+    let (of_secrets, Secrets { access, keys }) = credentials::secrets(aws, &parameters, &found.clusters, has_webhook);
+    findings.extend(of_secrets);
+    (findings, Installation { access, keys, ..found })
 }
 
 fn examine_resources(aws: &Aws, listed: &Value, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {

@@ -7,6 +7,7 @@
 //! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
 //! validated an object against the schema at the time of the write, which may have been another operator's.
 
+mod condition;
 mod convert;
 pub mod crds;
 pub mod facts;
@@ -14,6 +15,7 @@ pub mod finalizer;
 mod flux;
 mod guard;
 mod json;
+mod outputs;
 mod own_source;
 mod plan_policy;
 mod program;
@@ -21,6 +23,7 @@ mod shared;
 mod stack;
 mod stack_plan;
 mod template;
+mod tree;
 mod update;
 mod workspace;
 
@@ -28,6 +31,7 @@ pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
 pub use driftless_core::metadata as names;
 pub use flux::{Artifact, KINDS, Source};
 pub use guard::{POLICY, guard};
+pub use outputs::StackOutputs;
 pub use own_source::OwnSource;
 pub use plan_policy::{
     NamespaceRequirement, NamespaceSelector, PLAN_POLICIES, PlanPolicy, PlanPolicyAction, PlanPolicyPack, PlanPolicyRule,
@@ -41,13 +45,13 @@ pub use shared::{ObjectReference, ProjectInfo, uid_of};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,
     FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, PlatformFailures, Prerequisite, ProgramReference,
-    Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackExpiry, StackOutputs, StackRetries, StackSpec,
-    StackStatus, WorkspaceReclaimPolicy,
+    Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackExpiry, StackRetries, StackSpec, StackStatus,
+    WorkspaceReclaimPolicy,
 };
 pub use stack_plan::{PlanDigests, PlannedResource, PlannedValue, StackPlan};
+pub use tree::Tree;
 pub use update::{
-    DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
-    UpdateStep,
+    DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Update, UpdateProgress, UpdateSpec, UpdateStatus, UpdateStep,
 };
 pub use workspace::{
     ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, FluxArtifact, LocalSource, PodTemplate,

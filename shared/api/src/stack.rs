@@ -1,14 +1,13 @@
 use std::collections::BTreeMap;
 
-use driftless_core::OutputKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{ObjectReference, ProjectInfo, StackPlan, json, template};
+use crate::{ObjectReference, ProjectInfo, StackOutputs, StackPlan, json, template};
 
 /// The `spec` of a Stack: a Pulumi stack that Driftless keeps in sync with its source. The same in `v1` and `v1alpha1`.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
@@ -167,26 +166,6 @@ pub struct StackRetries {
     /// Number of retries that may follow a failed run.
     #[schemars(range(min = 0, max = 100))]
     pub limit: u32,
-}
-
-/// A Secret or `ConfigMap` that receives outputs of a Stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct StackOutputs {
-    /// Name of an output, by key of the object. Text is written as it is, any other value as JSON. Without `keys`, the object has all
-    /// outputs under their own names; a `ConfigMap` has those that are not secret.
-    #[schemars(extend("maxProperties" = 100))]
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub keys: BTreeMap<String, String>,
-    /// `Secret` or `ConfigMap`. A `ConfigMap` receives no secret output.
-    #[schemars(schema_with = "output_kind")]
-    pub kind: OutputKind,
-    /// Name of the object.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
-    pub name: String,
-}
-
-fn output_kind(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": ["Secret", "ConfigMap"] })
 }
 
 /// A key of a `ConfigMap` in the same namespace.

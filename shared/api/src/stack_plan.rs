@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::json;
+use crate::{condition::cut, json};
 
 /// The plans of a Stack with the annotation `driftless.dev/approval`.
 #[skip_serializing_none]
@@ -142,13 +142,13 @@ impl StackPlan {
         let plan = Self {
             approved_by: proposal.by.clone(),
             commit: some(commit.as_str()),
-            demanded_by: proposal.demanded.clone().map(super::convert::cut),
+            demanded_by: proposal.demanded.clone().map(cut),
             expires_at: proposal.expires.map(Time),
             failures: Some(proposal.failures).filter(|failures| *failures > 0),
             generation: Some(*generation),
             inputs: inputs.clone(),
             made_at: proposal.failed_at.map(Time),
-            note: some(&proposal.note).map(super::convert::cut),
+            note: some(&proposal.note).map(cut),
             offered: proposal.offered.then_some(true),
             operation: Some(operation.as_str().into()),
             reconcile_request: some(reconcile_request),

@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
-use crate::dead_letters::{Cause, DeadLetters, sent};
+use crate::dead_letters::{Cause, DeadLetters, group, sent};
 
 /// Reserved at the end of an invocation for dead letters and the response, a half each.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -141,11 +141,6 @@ impl Answer {
         }
         response
     }
-}
-
-/// The FIFO group. Messages of standard queues have a group too, which names their tenant and orders nothing.
-pub(crate) fn group(record: &SqsMessage) -> Option<&String> {
-    record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a clock adapter: Lambda tells the deadline in wall time")]

@@ -5,7 +5,7 @@ use driftless_contract::keys;
 use driftless_telemetry::metrics::{Metric, emit};
 use jiff::Timestamp;
 
-use crate::{Bucket, Error, Objects as _, Result, batch::group, sdk::failure};
+use crate::{Bucket, Error, Objects as _, Result, sdk::failure};
 
 /// The dead-letter queue of a function. SQS moves a message by the number of times that it was received, and that includes
 /// deliveries that Lambda throttled, of which the function knows nothing. So the function records its own attempts in the bucket
@@ -126,4 +126,9 @@ fn queue(record: &SqsMessage) -> Option<&str> {
 /// The time when the message was sent.
 pub(crate) fn sent(record: &SqsMessage) -> Option<Timestamp> {
     Timestamp::from_millisecond(record.attributes.get("SentTimestamp")?.parse().ok()?).ok()
+}
+
+/// The FIFO group. Messages of standard queues have a group too, which names their tenant and orders nothing.
+pub(crate) fn group(record: &SqsMessage) -> Option<&String> {
+    record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }

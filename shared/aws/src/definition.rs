@@ -12,8 +12,10 @@ use aws_sdk_ecs::{
 use driftless_contract::{SECRETS, SHARE, keys, to_json};
 use driftless_core::{InitContainer, Mount, RUNNER_VOLUME, TaskShape};
 
-use crate::tasks::{MAIN, STREAM_PREFIX, TaskSettings};
-
+/// The name of the main container.
+pub(crate) const MAIN: &str = "pulumi";
+/// The log stream of a container is `<this>/<container>/<task id>`.
+pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The volume at [`RUNNER_VOLUME`].
 const VOLUME: &str = "driftless";
 /// The volumes at [`SHARE`] and [`SECRETS`].
@@ -36,6 +38,37 @@ const INIT_TIMEOUT_SECONDS: i32 = 120;
 const REVISION: &str = "5";
 /// The registry of an image without a host.
 const DOCKER_HUB: &str = "docker.io";
+
+/// The settings of every task definition and every launch.
+#[derive(Clone, Debug)]
+pub struct TaskSettings {
+    /// `TASK_ROLE_ARN`: the role of every task.
+    pub role_arn: String,
+    /// `TASK_ROLE_ID`: the unique id of that role, the first half of its `aws:userid`.
+    pub role_id: String,
+    /// `EXECUTION_ROLE_ARN`: pulls images and writes logs.
+    pub execution_role_arn: String,
+    /// `SUBNETS`: in several zones, because capacity differs by zone.
+    pub subnets: Vec<String>,
+    /// `SECURITY_GROUPS`
+    pub security_groups: Vec<String>,
+    /// `ASSIGN_PUBLIC_IP`: `ENABLED` or `DISABLED`.
+    pub assign_public_ip: String,
+    /// `RUNNER_IMAGE`: its entry point is the runner, whose `install <path>` copies it there.
+    pub runner_image: String,
+    /// `LOG_GROUP`
+    pub log_group: String,
+    /// `BUCKET`: the bucket with the task folders.
+    pub bucket: String,
+    /// `AWS_REGION`: of the log group.
+    pub region: String,
+    /// `TASK_TAGS`: tags of every task, each as `KEY=VALUE`.
+    pub tags: Vec<String>,
+    /// `PRIVATE_REGISTRIES`: the hosts of registries that require a user and a password.
+    pub private_registries: Vec<String>,
+    /// `REGISTRY_SECRETS`: the prefix, before `/` and a host, of the name of the secret with these.
+    pub registry_secrets: String,
+}
 
 /// The family's name contains a hash of everything that shapes the definition, so that the same name means the same definition.
 pub(crate) fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
@@ -181,11 +214,28 @@ fn after(container: &str) -> Result<ContainerDependency, BuildError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use driftless_core::Architecture;
 
     use super::*;
-    use crate::tasks::tests::settings;
+
+    pub(crate) fn settings() -> TaskSettings {
+        TaskSettings {
+            role_arn: "role".into(),
+            role_id: "AROA".into(),
+            execution_role_arn: "execution".into(),
+            subnets: Vec::new(),
+            security_groups: Vec::new(),
+            assign_public_ip: "DISABLED".into(),
+            runner_image: "runner".into(),
+            log_group: "logs".into(),
+            bucket: "bucket".into(),
+            region: "eu-west-1".into(),
+            tags: Vec::new(),
+            private_registries: Vec::new(),
+            registry_secrets: "driftless/registries".into(),
+        }
+    }
 
     #[test]
     fn image_of_a_private_registry_is_pulled_with_its_secret() {

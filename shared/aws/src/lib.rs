@@ -16,6 +16,7 @@ use std::{fs::File, future::Future};
 pub use account::Account;
 pub use batch::{batch, batch_sent};
 pub use dead_letters::DeadLetters;
+pub use definition::TaskSettings;
 use driftless_contract::{
     Document, FetchRequest, Hint, InvalidMessage, Key, LaunchHint, Rewritten, RunHint, TaskHint, WrittenOnce, to_json,
 };
@@ -25,7 +26,7 @@ pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
 pub use sdk::config;
 use secrecy::SecretString;
-pub use tasks::{Ecs, TaskSettings};
+pub use tasks::Ecs;
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -19,15 +19,11 @@ use jiff::Timestamp;
 
 use crate::{
     Error, Result, Started, TaskPage, TaskState, Tasks,
-    definition::{containers, family, volumes},
+    definition::{MAIN, STREAM_PREFIX, TaskSettings, containers, family, volumes},
     refusal::refusal,
     sdk::{failure, has_code},
 };
 
-/// The name of the main container.
-pub(crate) const MAIN: &str = "pulumi";
-/// The log stream of a container is `<this>/<container>/<task id>`.
-pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The capacity provider of tasks that may be interrupted.
 const SPOT: &str = "FARGATE_SPOT";
 /// How long the ARN of a task definition is cached.
@@ -37,37 +33,6 @@ const TAG_LENGTH: usize = 256;
 /// The prefix of the reason of every stop by Driftless. ECS stores it with the task, where it distinguishes such a stop from
 /// others.
 const OURS: &str = "driftless: ";
-
-/// The settings of every task definition and every launch.
-#[derive(Clone, Debug)]
-pub struct TaskSettings {
-    /// `TASK_ROLE_ARN`: the role of every task.
-    pub role_arn: String,
-    /// `TASK_ROLE_ID`: the unique id of that role, the first half of its `aws:userid`.
-    pub role_id: String,
-    /// `EXECUTION_ROLE_ARN`: pulls images and writes logs.
-    pub execution_role_arn: String,
-    /// `SUBNETS`: in several zones, because capacity differs by zone.
-    pub subnets: Vec<String>,
-    /// `SECURITY_GROUPS`
-    pub security_groups: Vec<String>,
-    /// `ASSIGN_PUBLIC_IP`: `ENABLED` or `DISABLED`.
-    pub assign_public_ip: String,
-    /// `RUNNER_IMAGE`: its entry point is the runner, whose `install <path>` copies it there.
-    pub runner_image: String,
-    /// `LOG_GROUP`
-    pub log_group: String,
-    /// `BUCKET`: the bucket with the task folders.
-    pub bucket: String,
-    /// `AWS_REGION`: of the log group.
-    pub region: String,
-    /// `TASK_TAGS`: tags of every task, each as `KEY=VALUE`.
-    pub tags: Vec<String>,
-    /// `PRIVATE_REGISTRIES`: the hosts of registries that require a user and a password.
-    pub private_registries: Vec<String>,
-    /// `REGISTRY_SECRETS`: the prefix, before `/` and a host, of the name of the secret with these.
-    pub registry_secrets: String,
-}
 
 /// The real Fargate.
 #[derive(Clone, Debug)]
@@ -314,30 +279,12 @@ fn permanent(call: &str, message: impl ToString) -> Error {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use aws_sdk_ecs::types::Container;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::sdk::tests::service;
-
-    pub(crate) fn settings() -> TaskSettings {
-        TaskSettings {
-            role_arn: "role".into(),
-            role_id: "AROA".into(),
-            execution_role_arn: "execution".into(),
-            subnets: Vec::new(),
-            security_groups: Vec::new(),
-            assign_public_ip: "DISABLED".into(),
-            runner_image: "runner".into(),
-            log_group: "logs".into(),
-            bucket: "bucket".into(),
-            region: "eu-west-1".into(),
-            tags: Vec::new(),
-            private_registries: Vec::new(),
-            registry_secrets: "driftless/registries".into(),
-        }
-    }
+    use crate::{definition::tests::settings, sdk::tests::service};
 
     fn launch() -> Launch {
         let launch = json!({

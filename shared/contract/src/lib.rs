@@ -13,6 +13,8 @@ mod outputs;
 mod plan;
 mod report;
 mod run;
+mod run_id;
+mod run_message;
 
 pub use audit::AuditRecord;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
@@ -25,7 +27,7 @@ pub use driftless_core::{
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
-pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
+pub use message::{LaunchHint, RunHint, TaskHint};
 pub use outputs::parsed;
 pub use plan::{PlanMode, PlanRecord, PlanRequest, RunPack};
 pub use report::{
@@ -34,9 +36,11 @@ pub use report::{
 };
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, LaunchCache, Owner, ProjectedToken, Refused,
-    RunCache, RunId, RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, TriedArchitecture,
+    RunCache, RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, TriedArchitecture,
     UnfitArchitecture, WebIdentity,
 };
+pub use run_id::RunId;
+pub use run_message::{RunMessage, parse_run_message};
 
 /// The version that every message and document carries.
 pub const VERSION: u32 = 1;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Architecture, Claim, Layer, Lock, ObjectKey, Operation, PlanMode, PlanRequest, ProjectInfo, Uid};
+use crate::{Architecture, Layer, Lock, Operation, PlanMode, PlanRequest, ProjectInfo, RunId, Uid};
 
 /// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,18 +20,6 @@ pub struct TaskRun {
     pub version: u32,
     /// The run.
     pub run: RunId,
-}
-
-/// A run: one Update object, once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct RunId {
-    /// The Update.
-    pub update: ObjectKey,
-    /// The Update's uid, because a later object of the same name is another run.
-    pub uid: Uid,
-    /// The name of the Lease that the run holds.
-    pub claim: Claim,
 }
 
 /// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same token comes with the same

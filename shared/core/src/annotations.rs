@@ -46,6 +46,17 @@ impl<'a> Annotations<'a> {
         self.get(names::CHANGE_REQUEST).and_then(ChangeRequest::parse)
     }
 
+    /// Returns whether the inputs of the Stack's runs are not kept for its destroy.
+    #[must_use]
+    pub(crate) fn never_seals(self) -> bool {
+        self.get(names::SEAL).is_some()
+    }
+
+    /// The capacity of a run, which `on_demand` demands without Spot; `None` leaves it to the launcher.
+    pub(crate) fn capacity(self, on_demand: bool) -> Option<&'a str> {
+        if on_demand { Some(names::ON_DEMAND) } else { self.get(names::CAPACITY) }
+    }
+
     /// The first error of a setting that every Stack can have. `labels` and `created` are the Stack's.
     #[must_use]
     pub fn refused(self, labels: &BTreeMap<String, String>, created: Option<Timestamp>) -> Option<String> {

@@ -2,13 +2,12 @@
 //! schedule, and its result is shown on the Stack. An update of the Stack that refreshes corrects the drift, and a refresh adopts it.
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, Schedule, Stack,
-    bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES},
-    due::spread,
+    Drift, DriftStatus, DriftVerdict, DriftedResource, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Run,
+    RunOutcome, Schedule, Stack,
     retry::{Retry, retry},
+    schedule::spread,
 };
 
 /// The shortest period between checks of a Stack that failed, or whose check did.
@@ -16,9 +15,6 @@ const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// The maximum number of resources in the status of a Stack.
 const TOLD: usize = 20;
-
-/// The maximum number of resources that a message names.
-const NAMED: usize = 3;
 
 /// The settings of a Stack's drift checks and of the fix.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,52 +69,6 @@ pub enum Remediate {
     Check(String),
 }
 
-/// The result of a check: a contract between the runner, the recorder and the reconciler. It has no property values, because the
-/// provider may return a secret that is not marked as one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Drift {
-    /// The number of resources that differ from what was applied.
-    pub count: u32,
-    /// The first of them, by URN; see [`Drift::bounded`].
-    pub resources: Vec<DriftedResource>,
-}
-
-/// A resource that differs from what was applied.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct DriftedResource {
-    /// Its URN.
-    pub urn: String,
-    /// Pulumi's operation for it: `update` or `delete`.
-    pub change: String,
-    /// The paths of the first properties that differ, such as `tags.owner`. Empty for a deleted resource.
-    pub properties: Vec<String>,
-}
-
-impl Drift {
-    /// The maximum number of resources in the list.
-    pub const MAX_RESOURCES: usize = 100;
-    /// The maximum number of properties of each.
-    pub const MAX_PROPERTIES: usize = 20;
-
-    /// Returns as much as a status may hold: less than 64 KiB of JSON.
-    #[must_use]
-    pub fn bounded(self) -> Self {
-        let mut bytes = 0;
-        let bounded = self.resources.into_iter().take(Self::MAX_RESOURCES).map(|resource| DriftedResource {
-            urn: bound::line(&resource.urn, MAX_URN_BYTES),
-            change: bound::line(&resource.change, MAX_PATH_BYTES),
-            properties: bound::paths(&resource.properties, Self::MAX_PROPERTIES),
-        });
-        let fitting = bounded.take_while(|resource| {
-            bytes += serde_json::to_string(resource).map_or(MAX_BYTES, |json| json.len()) + 1;
-            bytes <= MAX_BYTES
-        });
-        Self { resources: fitting.collect(), ..self }
-    }
-}
-
 /// The drift that counts. What the result leaves out is not known, so it counts.
 fn counted(found: &Drift, ignored: &[Ignored]) -> Drift {
     let mut counted = Drift { count: found.count, resources: Vec::new() };
@@ -133,25 +83,6 @@ fn counted(found: &Drift, ignored: &[Ignored]) -> Drift {
         }
     }
     counted
-}
-
-impl std::fmt::Display for Drift {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named: Vec<_> = self.resources.iter().take(NAMED).map(ToString::to_string).collect();
-        let resources = if self.count == 1 { "resource" } else { "resources" };
-        write!(f, "{} {resources} drifted: {}", self.count, named.join("; "))?;
-        match usize::try_from(self.count).unwrap_or(usize::MAX).saturating_sub(named.len()) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
-        }
-    }
-}
-
-impl std::fmt::Display for DriftedResource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.change, self.urn)?;
-        if self.properties.is_empty() { Ok(()) } else { write!(f, " ({})", self.properties.join(", ")) }
-    }
 }
 
 /// When the Stack's next check is due; in the past if it is due now, `None` if never. A Stack that was never applied has no

@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{Stack, drift::next_check};
+use crate::{Stack, drift::next_check, schedule::spread};
 
 /// Returns whether the sweep should hint a Stack: it has a change that no reconciliation has seen, a requeue or a drift check is
 /// overdue, or its regular turn has come ([`its_turn`]).
@@ -26,9 +26,4 @@ pub fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, ticks: i64, n
     let all = (period_seconds / tick_seconds.max(1)).max(1);
     let slot = i64::try_from(spread(uid) >> 1).unwrap_or(0) % all;
     (now.as_second() / tick_seconds.max(1) - slot).rem_euclid(all) < ticks
-}
-
-/// A number that spreads objects over time by their uid or name. FNV-1a: any stable hash with an even spread would do.
-pub(crate) fn spread(uid: &str) -> u64 {
-    uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -11,12 +11,14 @@
 mod admission;
 mod annotations;
 mod approval;
+mod approval_policy;
 mod backoff;
 mod bound;
 mod cache;
 mod change_request;
 mod decide;
 mod drift;
+mod drifted;
 mod due;
 mod duration;
 mod finalize;
@@ -37,6 +39,7 @@ mod planned;
 mod pod;
 mod policy;
 mod prerequisites;
+mod proposal;
 mod pulumi_version;
 mod reasons;
 mod repository;
@@ -51,6 +54,7 @@ mod status;
 mod synced;
 mod task_end;
 mod templates;
+mod terms;
 mod ttl;
 mod validate;
 mod watch;
@@ -59,12 +63,14 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use annotations::Annotations;
-pub use approval::{ApprovalPolicy, ApprovalSettings, Guard, PlanState, PlanStatus, Proposal, Wish};
+pub use approval::{ApprovalSettings, Guard};
+pub use approval_policy::ApprovalPolicy;
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
 pub use decide::{decide, frequent_resync};
-pub use drift::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
+pub use drift::{DriftSettings, Ignored, Remediate};
+pub use drifted::{Drift, DriftedResource};
 pub use due::{due, its_turn};
 pub use duration::duration;
 pub use ids::{ArtifactDigest, Claim, Revision, Uid};
@@ -85,6 +91,7 @@ pub use pod::{
 };
 pub use policy::{Governance, MAX_EXPRESSION_BYTES, PlanPolicy, PlanRule, PolicyPack, RuleAction};
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
+pub use proposal::{PlanState, PlanStatus, Proposal, Wish};
 pub use pulumi_version::old_pulumi;
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
@@ -98,7 +105,7 @@ pub use shape::{
 };
 pub use source::{FluxSource, SLOW_FETCH, Verification, fetch_again, is_answered, rest};
 pub use status::{
-    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
+    CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
 };
 pub use synced::{Sync, Why, is_synced};
 pub use task_end::{
@@ -106,7 +113,8 @@ pub use task_end::{
     TaskEnd,
 };
 pub use templates::{merged, unplannable, update_refused, workspace_refused};
-pub use ttl::{Expiry, Ttl};
+pub use terms::{Purpose, RunTerms, Template};
+pub use ttl::Ttl;
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use window::{InvalidWindow, Window};

@@ -79,6 +79,11 @@ impl Schedule {
     }
 }
 
+/// A number that spreads objects over time by their uid or name. FNV-1a: any stable hash with an even spread would do.
+pub(crate) fn spread(uid: &str) -> u64 {
+    uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{ChangeRequest, Drift, Expiry, Operation, PlanStatus, Revision, StackReason, run::WaitReason};
+use crate::{ChangeRequest, Drift, Operation, PlanStatus, Revision, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -191,4 +191,13 @@ pub enum LastUpdateState {
     Failed,
     /// Any other value, from another operator. It is left unchanged.
     Unknown,
+}
+
+/// The end of a Stack as it was announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// When the Stack is deleted; if something prevents that, when its TTL ends.
+    pub at: Timestamp,
+    /// What prevents the deletion, with the remedy.
+    pub blocked: Option<String>,
 }

@@ -1,6 +1,6 @@
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{Effect, EventReason, EventType, Stack};
+use crate::{Effect, EventReason, EventType, Expiry, Stack};
 
 /// The limited life of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,15 +11,6 @@ pub struct Ttl {
     pub warning: SignedDuration,
     /// What applies the Stack and would create it again, such as `Kustomization flux-system/apps`.
     pub applied_by: Option<String>,
-}
-
-/// The end of a Stack as it was announced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expiry {
-    /// When the Stack is deleted; if something prevents that, when its TTL ends.
-    pub at: Timestamp,
-    /// What prevents the deletion, with the remedy.
-    pub blocked: Option<String>,
 }
 
 impl Ttl {

@@ -15,10 +15,12 @@ mod digest;
 mod limits;
 mod manifest;
 mod path;
+mod refusal;
 mod tree;
 
 pub use archive::unpack;
 pub use digest::{Algorithm, Digest, DigestMismatch, Hasher, InvalidDigest, Verifier};
 pub use limits::Limits;
 pub use manifest::{Directory, File, InvalidManifest, MANIFEST_VERSION, Manifest};
-pub use tree::{Builder, Error, Refusal, Tree};
+pub use refusal::Refusal;
+pub use tree::{Builder, Error, Tree};

@@ -10,10 +10,7 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 
-use super::GitError;
-
-/// The time limit of a server's first answer, an SSH greeting or the HTTP capabilities, which does not depend on the repository.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
+use super::{GitError, times::ANSWER_TIME};
 
 /// The limits of a fetch, and which of them stopped it first: gitoxide's errors say where it stopped, but often not why. A clone
 /// shares the same limits.

@@ -8,7 +8,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use secrecy::SecretString;
 
-use super::{Fields, GitError, Stop, github::App, http::Login, ssh::Key};
+use super::{Fields, GitError, github::App, http::Login, ssh::Key, stop::Stop};
 use crate::Error;
 
 /// Credentials for a git server.

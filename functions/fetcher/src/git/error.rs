@@ -1,6 +1,6 @@
 use driftless_source::Refusal;
 
-use super::{TIME, bounds::ANSWER_TIME, servers};
+use super::times::{ANSWER_TIME, REST, TIME};
 use crate::limit_remedy;
 
 /// The names of the fields that define a repository, for messages.
@@ -191,7 +191,7 @@ impl GitError {
             Self::Silent => format!(
                 "git server did not answer within {}s; none of its repositories is fetched for {}m; check the server and the port in {url}",
                 ANSWER_TIME.as_secs(),
-                servers::REST.as_mins()
+                REST.as_mins()
             ),
             Self::TooSlow { seconds } => {
                 let why = if self.had_less_time() { ", the limit after a slow fetch from its git server" } else { "" };

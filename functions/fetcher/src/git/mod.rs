@@ -15,7 +15,10 @@ mod net;
 mod remote;
 mod servers;
 mod session;
+mod settings;
 mod ssh;
+mod stop;
+mod times;
 mod tree;
 
 use std::{collections::BTreeSet, fs::File, net::SocketAddr, time::Duration};
@@ -39,66 +42,20 @@ pub use self::{
     error::{Fields, GitError},
     remote::{Place, Wanted},
     servers::Servers,
+    settings::Settings,
 };
 use self::{
     credentials::{Credentials, Named},
     http::{Login, Web},
     session::Session,
     ssh::Server,
+    stop::Stop,
+    times::TIME,
 };
-use crate::{Answer, Error, Fetcher, Refusal, collect::is_stored, guard::PrivateHosts, store, transport::Artifacts};
-
-/// Leaves time to store the tree: the function's time limit is two minutes.
-const TIME: Duration = Duration::from_secs(90);
+use crate::{Answer, Error, Fetcher, Refusal, collect::is_stored, store, transport::Artifacts};
 
 /// The time of the last step of a fetch after its time limit: one object of a pack, at the maximum of size and deltas.
 const LAST_STEP: Duration = Duration::from_secs(20);
-
-/// The git settings of an installation.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Allows repositories on this machine, at loopback addresses, `file://` URLs and paths, and credentials over plain http.
-    /// Metadata and link-local addresses are refused in any case. Only for your own machine, because every Stack can then name
-    /// every path.
-    pub allow_local: bool,
-    /// The hosts of private networks that a Stack or a Workspace may name.
-    pub private_hosts: PrivateHosts,
-    /// The URL of the GitHub API, such as `https://api.github.com`, or `https://HOST/api/v3` for a GitHub Enterprise Server.
-    pub github_api_url: String,
-    /// Lines as in OpenSSH's `known_hosts`, for SSH servers that a Secret's own `known_hosts` does not name.
-    pub known_hosts: String,
-    /// CA certificates to trust besides the usual ones, as PEM.
-    pub ca_certificates: String,
-    /// The maximum number of bytes that a server may send in one fetch.
-    pub max_pack_bytes: u64,
-    /// What this instance of the function knows about servers.
-    pub servers: Servers,
-}
-
-/// Why git returned no answer.
-enum Stop {
-    /// The object that names the repository, the repository, or the server.
-    Git(GitError),
-    /// The tree.
-    Refused(Refusal),
-    /// A call of the API server or the bucket failed.
-    Failed(Error),
-    /// The server has used its share of this instance's time. That is not the fault of the source: a later request may reach
-    /// another instance.
-    Later,
-}
-
-impl From<GitError> for Stop {
-    fn from(error: GitError) -> Self {
-        Self::Git(error)
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
 
 /// The content of a commit.
 #[doc(hidden)]

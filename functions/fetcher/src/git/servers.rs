@@ -7,10 +7,10 @@ use std::{
 use driftless_core::SLOW_FETCH;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{GitError, TIME};
-
-/// How long a silent server is not asked: an instance spends at most an eighth of its time on one.
-pub(super) const REST: SignedDuration = SignedDuration::from_mins(2);
+use super::{
+    GitError,
+    times::{REST, TIME},
+};
 /// How long a server counts as slow after a slow fetch, as a multiple of the fetch's duration.
 const SLOW_FACTOR: i32 = 2;
 

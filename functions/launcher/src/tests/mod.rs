@@ -15,8 +15,9 @@ mod stacks;
 use std::collections::BTreeMap;
 
 use driftless_contract::{
-    ConfigValue, Document as _, File, Identity, ObjectKey, RunMessage, RunSpec, StackId, UnfitArchitecture, to_json,
+    ConfigValue, Document as _, File, Identity, ObjectKey, RunLimits, RunMessage, RunSpec, StackId, UnfitArchitecture, to_json,
 };
+use driftless_core::{Architecture, DefaultSize, Limits, PodFields, WatchNamespaces};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use serde_json::{Value, json};
 

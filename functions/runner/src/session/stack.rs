@@ -1,14 +1,11 @@
-//! The selection and configuration of a run's stack.
+//! The selection of a run's stack.
 
-use driftless_contract::{Config, FailureReason, Operation, Phase};
+use driftless_contract::{FailureReason, Operation, Phase};
 
 use super::Session;
 use crate::{
     arguments::{self, Call},
     failure::Failure,
-    passphrase,
-    pulumi::Pulumi,
-    settings::SettingsFile,
 };
 
 impl Session<'_> {
@@ -38,29 +35,5 @@ impl Session<'_> {
         let Err(login) = self.call(&Call::new(["login"], None)).await else { return failure };
         self.gauge.phase.set(Phase::Init);
         login
-    }
-}
-
-/// The configuration of a run: what its settings file has, and what Pulumi has to set.
-pub(super) struct Configuration<'a> {
-    file: Option<SettingsFile>,
-    pub(super) left: Vec<&'a Config>,
-}
-
-impl<'a> Configuration<'a> {
-    /// Writes what does not need Pulumi.
-    pub(super) fn new(session: &Session<'a>) -> Result<Self, Failure> {
-        let Session { spec, pulumi, .. } = session;
-        let mut file = SettingsFile::new(&pulumi.dir, &spec.stack, &pulumi.environment);
-        let left = file.as_mut().map_or_else(|| Ok(spec.config.iter().collect()), |file| file.write(&spec.config));
-        Ok(Self { file, left: left.map_err(Failure::unknown)? })
-    }
-
-    /// Encrypts the rest if the runner can. Returns whether nothing is left for Pulumi.
-    pub(super) fn encrypt(&mut self, pulumi: &Pulumi<'_>) -> Result<bool, Failure> {
-        let (Some(file), Some(passphrase)) = (&mut self.file, passphrase::of(&pulumi.environment, &pulumi.dir)) else {
-            return Ok(false);
-        };
-        file.write_secrets(&self.left, &passphrase).map_err(Failure::unknown)
     }
 }

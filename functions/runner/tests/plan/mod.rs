@@ -194,6 +194,8 @@ async fn preview_with_an_approval_is_refused() {
     assert_eq!(lock, None);
 }
 
+type Change<'a> = &'a dyn Fn(&mut RunSpec);
+
 #[tokio::test]
 async fn policy_pack_is_the_one_of_the_run_before_its_preview() {
     const PACK: [(&str, &str); 2] = [("other/x", ""), ("world/PulumiPolicy.yaml", "runtime: nodejs\n")];
@@ -224,7 +226,7 @@ async fn policy_pack_is_the_one_of_the_run_before_its_preview() {
         let (name, value) = ("PULUMI_DEBUG_LANGUAGES".into(), "nodejs:1".into());
         spec.env.push(Env { name, value, secret: false, below_identity: false });
     };
-    let cases: [(&dyn Fn(&mut RunSpec), String); 5] = [
+    let cases: [(Change<'_>, String); 5] = [
         (&other, format!("{of}: tree has another manifest than the run names; nothing was changed")),
         (&changed, format!("{of}: file \"world/PulumiPolicy.yaml\": ")),
         (&none, format!("{of}: source has no directory \"none\"; nothing was changed")),

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use url::form_urlencoded;
 
 use self::guard::{Guard, HEADERS, Verdict};
-use crate::{Error, Result, cluster::Cluster, commands, diff, log, render::Tone, view};
+use crate::{Error, Result, cluster::Cluster, diff, log, render::Tone, stack, view};
 
 /// Bytes of the token.
 const TOKEN_BYTES: usize = 32;
@@ -181,12 +181,12 @@ async fn found(page: &Page, uri: &Uri) -> Result<Stack> {
 /// A Stack with its explanation and its history.
 async fn stack(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     let stack = found(&page, &uri).await?;
-    let mut runs: Vec<_> = commands::updates(&page.cluster, &stack).await?.iter().map(Run::of).collect();
+    let mut runs: Vec<_> = stack::updates(&page.cluster, &stack).await?.iter().map(Run::of).collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.started.or(run.created)));
     let (tone, state, message) = view::state(&CoreStack::from(&stack));
     let now = (page.now)();
     // The user may read the Stack and not all that its decision depends on: the rest of the page is shown.
-    let (explanation, unexplained) = match commands::explanation(&page.cluster, &stack, &page.system_namespace, now).await {
+    let (explanation, unexplained) = match stack::explanation(&page.cluster, &stack, &page.system_namespace, now).await {
         Ok(explanation) => (Some(explanation), None),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -206,7 +206,7 @@ async fn stack(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
 async fn diff(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     let mut notes = Vec::new();
     let stack = found(&page, &uri).await?;
-    let diff = commands::difference(&page.cluster, &stack, page.now, |note| notes.push(note.to_owned())).await?;
+    let diff = stack::difference(&page.cluster, &stack, page.now, |note| notes.push(note.to_owned())).await?;
     Ok(Json(json!({ "diff": diff, "notes": notes })))
 }
 

@@ -6,5 +6,4 @@ mod status;
 mod workspace;
 
 pub use run::is_stack;
-pub(crate) use status::cut;
 pub use workspace::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};

@@ -1,18 +1,17 @@
 use driftless_core::{
-    self as core, EmbeddedMetadata, NewUpdate, Operation, PlanHash, Run, Uid,
+    self as core, EmbeddedMetadata, NewUpdate, Operation, PlanHash, Purpose, Run, RunTerms, Template, Uid,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 
-use super::{
-    status::{cut, set_condition},
-    workspace::{labels, over, templated, tree},
-};
+use super::workspace::{labels, over, templated, tree};
 use crate::{
     DriftlessUpdate, DriftlessUpdateStatus, LogLink, Stack, StackReference, Update, UpdateProgress, UpdateSpec, UpdateStatus,
-    Workspace, WorkspaceSpec, finalizer, names,
+    Workspace,
+    condition::{cut, set_condition},
+    finalizer, names,
 };
 
 /// Returns whether an owner is a Stack.
@@ -38,11 +37,24 @@ pub(super) fn unplannable(stack: &Stack) -> Option<String> {
     core::unplannable(TEMPLATE, spec.operation.as_deref())
 }
 
-/// The snapshot for an Update of a Stack.
-fn snapshot(stack: &Stack, new: &NewUpdate) -> DriftlessUpdate {
+/// Merges the Stack's template over a spec. A template that cannot be merged was refused earlier.
+fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
+    core::merged(TEMPLATE, spec, stack.spec.update_template.as_ref())
+        .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
+}
+
+/// The fields of an Update that PKO does not have.
+fn driftless(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> DriftlessUpdate {
     DriftlessUpdate {
+        adopt: terms.adopts.then_some(true),
         commit: Some(new.current.commit.to_string()),
+        expect_no_refresh_changes: terms.expect_no_refresh_changes.then_some(true),
+        outputs: if terms.writes_outputs { stack.outputs().to_vec() } else { Vec::new() },
+        plan: terms.plan.as_ref().map(ToString::to_string),
+        preview_only: terms.preview_only.then_some(true),
+        propose: terms.proposes.then_some(true),
         reconcile_request: Some(new.current.reconcile_request.clone()),
+        seal: terms.seals.then_some(true),
         stack_generation: Some(new.current.generation),
         tree: new.tree.as_ref().map(tree),
         // The spec of this generation of the Stack, whatever happens to the Workspace later.
@@ -51,31 +63,32 @@ fn snapshot(stack: &Stack, new: &NewUpdate) -> DriftlessUpdate {
     }
 }
 
-/// The spec that every Update of a Stack has.
-fn update_spec(new: &NewUpdate) -> UpdateSpec {
-    UpdateSpec {
+/// The Update of a Stack on these terms, with its template merged over it.
+fn of_terms(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> Update {
+    let spec = UpdateSpec {
+        driftless: Some(driftless(stack, new, terms)),
         message: Some(new.message.clone()),
-        operation: Some(new.operation.as_str().into()),
+        operation: Some(terms.operation.as_str().into()),
+        refresh: terms.refresh,
+        run_program: terms.run_program,
         stack_name: Some(new.workspace.stack.clone()),
         target: new.targets.clone(),
+        target_dependents: terms.target_dependents,
         ttl_after_completed: Some("24h".into()),
+        workspace_name: Some(stack.name_any()),
         ..UpdateSpec::default()
-    }
-}
-
-/// Merges the Stack's template over it. A template that cannot be merged was refused earlier.
-fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
-    core::merged(TEMPLATE, spec, stack.spec.update_template.as_ref())
-        .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
-}
-
-/// An Update that a Stack owns.
-fn owned(stack: &Stack, new: &NewUpdate, metadata: EmbeddedMetadata, spec: UpdateSpec) -> Update {
+    };
+    let (metadata, templated) = update_templated(stack, &spec);
+    let spec = match terms.template {
+        Template::Metadata => spec,
+        Template::AllButOperation => UpdateSpec { driftless: spec.driftless, operation: spec.operation, ..templated },
+        Template::All => UpdateSpec { driftless: spec.driftless, ..templated },
+    };
     let mut update = Update::new(&new.current.name, spec);
-    let asked = stack.annotations().get(names::CAPACITY).map(String::as_str);
-    let capacity = if new.on_demand { Some(names::ON_DEMAND) } else { asked };
-    let capacity = capacity.map(|capacity| (names::CAPACITY.to_owned(), capacity.to_owned()));
-    let annotations = over(metadata.annotations, capacity.into_iter().collect());
+    let text = |(name, value): (&str, String)| (name.to_owned(), value);
+    let capacity = terms.capacity.clone().map(|capacity| (names::CAPACITY, capacity));
+    let plan = terms.plan.as_ref().map(|plan| (names::PLAN, plan.to_string()));
+    let annotations = over(metadata.annotations, capacity.into_iter().chain(plan).map(text).collect());
     let owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
     update.metadata = ObjectMeta {
         namespace: stack.namespace(),
@@ -86,6 +99,12 @@ fn owned(stack: &Stack, new: &NewUpdate, metadata: EmbeddedMetadata, spec: Updat
         ..update.metadata
     };
     update
+}
+
+/// The terms of an Update of a Stack.
+fn terms(stack: &Stack, new: &NewUpdate, purpose: Purpose) -> RunTerms {
+    let annotations = core::Annotations(stack.annotations());
+    new.terms(purpose, stack.spec.destroy_on_finalize == Some(true), annotations)
 }
 
 impl UpdateSpec {
@@ -113,66 +132,23 @@ impl Update {
     /// The Update of a Stack that runs `new` with a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let forward = matches!(new.operation, Operation::Up | Operation::Preview);
-        let seal = new.operation != Operation::Destroy
-            && stack.spec.destroy_on_finalize == Some(true)
-            && !stack.annotations().contains_key(names::SEAL);
-        let spec = UpdateSpec {
-            driftless: Some(DriftlessUpdate {
-                adopt: (new.operation == Operation::Refresh).then_some(true),
-                expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
-                outputs: if new.operation == Operation::Up { stack.outputs().to_vec() } else { Vec::new() },
-                seal: seal.then_some(true),
-                ..snapshot(stack, new)
-            }),
-            refresh: forward.then_some(new.refresh),
-            run_program: (!forward).then_some(new.run_program),
-            target_dependents: forward.then_some(new.target_dependents),
-            workspace_name: Some(workspace.name_any()),
-            ..update_spec(new)
-        };
-        let (metadata, templated) = update_templated(stack, &spec);
-        // As for a drift check, the template's spec is meant for runs that change resources.
-        let mut spec = if new.operation == Operation::Refresh { spec } else { templated };
-        if !forward || new.plan.is_some() {
-            // The template's `type` applies to runs that create something. With it, a destroy would leave the
-            // resources in place and be repeated for ever.
-            spec.operation = Some(new.operation.as_str().into());
-        }
-        let mut update = owned(stack, new, metadata, spec);
-        if let Some(plan) = &new.plan {
-            // Whatever the template says.
-            update.spec.driftless.get_or_insert_default().plan = Some(plan.to_string());
-            update.annotations_mut().insert(names::PLAN.to_owned(), plan.to_string());
-        }
+        let mut update = of_terms(stack, new, &terms(stack, new, Purpose::Run));
         update.owner_references_mut().splice(0..0, workspace.controller_owner_ref(&()));
         update
     }
 
-    /// The Update of a Stack's proposal: it has the flags of the run that will apply the plan.
+    /// The Update of a Stack's proposal.
     #[must_use]
     pub fn of_proposal(stack: &Stack, new: &NewUpdate) -> Self {
-        let mut update = Self::of_stack(stack, &Workspace::new(&stack.name_any(), WorkspaceSpec::default()), new);
-        let is_planned = matches!(new.operation, Operation::Destroy | Operation::Refresh);
-        if !is_planned {
-            update.spec.operation = Some(Operation::Preview.as_str().into());
-        }
-        let ours = update.spec.driftless.get_or_insert_default();
-        (ours.propose, ours.plan, ours.seal) = (Some(true), None, None);
-        ours.preview_only = is_planned.then_some(true);
-        ours.outputs = Vec::new();
+        let mut update = of_terms(stack, new, &terms(stack, new, Purpose::Proposal));
         update.labels_mut().insert(names::PLAN.to_owned(), String::new());
         update
     }
 
-    /// The Update of a Stack's drift check. Only the metadata of the template applies, because its spec is meant for runs that
-    /// change something.
+    /// The Update of a Stack's drift check.
     #[must_use]
     pub fn of_check(stack: &Stack, new: &NewUpdate) -> Self {
-        let ours = DriftlessUpdate { preview_only: Some(true), ..snapshot(stack, new) };
-        let spec = UpdateSpec { driftless: Some(ours), workspace_name: Some(stack.name_any()), ..update_spec(new) };
-        let (metadata, _) = update_templated(stack, &spec);
-        let mut update = owned(stack, new, metadata, spec);
+        let mut update = of_terms(stack, new, &terms(stack, new, Purpose::Check));
         update.labels_mut().insert(names::DRIFT_CHECK.to_owned(), "true".to_owned());
         update
     }

@@ -6,10 +6,9 @@ use driftless_core::{
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 
-use super::status::set_condition;
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, ObjectReference, ProjectInfo, Stack, StackOutputs,
-    Tree, Workspace, WorkspaceSpec, WorkspaceStack, names,
+    Tree, Workspace, WorkspaceSpec, WorkspaceStack, condition::set_condition, names,
 };
 
 /// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
