@@ -107,8 +107,8 @@ pub async fn serve(router: Router) -> Result<(String, JoinHandle<()>)> {
     Ok((address, served))
 }
 
-/// Serves Secrets Manager with one text for every secret. Returns the environment that a function needs to find it, and the
-/// server's task.
+/// Serves Secrets Manager with one text for every secret. Returns the environment that a function
+/// needs to find it, and the server's task.
 pub async fn secrets_manager(text: &str) -> Result<((&'static str, String), JoinHandle<()>)> {
     let answer = serde_json::json!({ "SecretString": text }).to_string();
     let (address, served) = serve(Router::new().route("/", post(async move || answer))).await?;
@@ -134,7 +134,8 @@ fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// The environment from Lambda and the template. Its addresses are only used if an event requires it.
+/// The environment from Lambda and the template. Its addresses are only used if an event requires
+/// it.
 const ENV: [(&str, &str); 63] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),

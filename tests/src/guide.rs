@@ -1,4 +1,5 @@
-//! A page of `docs` whose commands are run as written: its blocks with the mark `bash`. The objects of its other blocks.
+//! A page of `docs` whose commands are run as written: its blocks with the mark `bash`. The objects
+//! of its other blocks.
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, process::Stdio};
 
@@ -13,7 +14,8 @@ pub fn objects(page: &str) -> Result<Vec<Value>> {
     Ok(objects.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// The objects of a `ResourceSet` of Flux Operator for one of its inputs. Only the two templates that the pages use are known.
+/// The objects of a `ResourceSet` of Flux Operator for one of its inputs. Only the two templates
+/// that the pages use are known.
 pub fn rendered(set: &Value, inputs: &[(&str, &str)]) -> Result<Vec<Value>> {
     fn fill(value: &mut Value, inputs: &[(&str, &str)]) {
         match value {
@@ -38,7 +40,8 @@ pub fn rendered(set: &Value, inputs: &[(&str, &str)]) -> Result<Vec<Value>> {
 pub struct Guide {
     /// The blocks by heading, in order.
     blocks: BTreeMap<String, Vec<String>>,
-    /// The commands that the page requires first in every shell: the blocks before its first section.
+    /// The commands that the page requires first in every shell: the blocks before its first
+    /// section.
     first: String,
     /// The environment of the shell.
     environment: Vec<(String, String)>,
@@ -69,7 +72,8 @@ impl Guide {
         Ok(Self { blocks, first, environment, left })
     }
 
-    /// Runs a block of a section, counted from 0, as a user would: in the folder of the repository. Returns its output.
+    /// Runs a block of a section, counted from 0, as a user would: in the folder of the repository.
+    /// Returns its output.
     pub async fn run(&self, heading: &str, block: usize) -> Result<String> {
         let commands = self.blocks.get(heading).and_then(|blocks| blocks.get(block));
         let commands = commands.with_context(|| format!("the page has no block {block} under {heading:?}"))?;

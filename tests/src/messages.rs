@@ -7,8 +7,9 @@ use driftless_core::{DriftReason, EventReason, StackReason, run::WaitReason};
 
 const HEAD: &str = "# Reasons of conditions and Events
 
-This page lists every reason that Driftless writes, what it means, and what you do. The message beside
-the reason names the field, the value and the cause. `make messages` writes this page from the code.
+This page lists every reason that Driftless writes, what it means, and what you do. The message
+beside the reason names the field, the value and the cause. `make messages` writes this page from
+the code.
 ";
 
 /// The page.

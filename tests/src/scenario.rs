@@ -1,5 +1,6 @@
-//! The actions of a user in the world, for the demo and for the tests: namespaces, Programs, Stacks, commits, and waiting for
-//! their results. It connects to a running world with the variables of `target/world/env`, as a shell would.
+//! The actions of a user in the world, for the demo and for the tests: namespaces, Programs,
+//! Stacks, commits, and waiting for their results. It connects to a running world with the
+//! variables of `target/world/env`, as a shell would.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
 
@@ -23,11 +24,12 @@ use crate::{
     world::{cluster, git::GitServer, journal, ready, registry::Registry},
 };
 
-/// The time limit of a run, with its start and end, on a machine that runs as many others as it can.
+/// The time limit of a run, with its start and end, on a machine that runs as many others as it
+/// can.
 pub const RUN: Duration = Duration::from_mins(5);
 
-/// The passphrase of every stack's secrets. Only the user's own Secret may contain it, but no log, message or other object of the
-/// world.
+/// The passphrase of every stack's secrets. Only the user's own Secret may contain it, but no log,
+/// message or other object of the world.
 pub const PASSPHRASE: &str = "canary-passphrase-7d1f";
 
 /// The namespace with the system's own objects.
@@ -118,7 +120,8 @@ impl Handle {
         self.env.get(name).map(String::as_str).with_context(|| format!("the world does not set {name}"))
     }
 
-    /// The selected entries of a journal beside the logs, such as [`cluster::AUDIT_LOG`], from that size on.
+    /// The selected entries of a journal beside the logs, such as [`cluster::AUDIT_LOG`], from that
+    /// size on.
     pub fn journal(&self, name: &str, from: u64, wanted: impl Fn(&Value) -> bool) -> Result<Vec<Value>> {
         let log = Path::new(self.get("WORLD_LOGS")?).join(name);
         journal::entries(&log, from)?.filter(|entry| entry.as_ref().map_or(true, &wanted)).collect()
@@ -131,7 +134,8 @@ impl Handle {
         Ok(namespace)
     }
 
-    /// The environment in which a user's `pulumi` equals that of the tasks' image, logged in to a backend.
+    /// The environment in which a user's `pulumi` equals that of the tasks' image, logged in to a
+    /// backend.
     pub fn pulumi_environment(&self, backend: &str) -> Result<[(&'static str, String); 5]> {
         let home = Path::new(self.get("WORLD_LOGS")?).with_file_name("image").join("pulumi");
         Ok([
@@ -143,7 +147,8 @@ impl Handle {
         ])
     }
 
-    /// Runs the `pulumi` of the tasks' image by hand, on the program in a folder. Returns its output.
+    /// Runs the `pulumi` of the tasks' image by hand, on the program in a folder. Returns its
+    /// output.
     pub async fn pulumi(&self, folder: &Path, backend: &str, arguments: &[&str]) -> Result<String> {
         let tools = self.get("WORLD_TOOLS")?;
         let output = Command::new(Path::new(tools).join("pulumi"))
@@ -283,7 +288,8 @@ impl Namespace<'_> {
         Ok(hold)
     }
 
-    /// The resources and outputs of a program: one file, and its text as an output. `more` are additional properties of the file.
+    /// The resources and outputs of a program: one file, and its text as an output. `more` are
+    /// additional properties of the file.
     pub fn program(&self, file: &str, content: &str, more: &str) -> Result<String> {
         let path = self.file(file)?;
         Ok(format!(
@@ -307,7 +313,8 @@ impl Namespace<'_> {
         self.apply_stack_as(name, "dev", "{}", source, more).await
     }
 
-    /// The same with the name of the Pulumi stack, and with annotations, which are a YAML flow mapping.
+    /// The same with the name of the Pulumi stack, and with annotations, which are a YAML flow
+    /// mapping.
     pub async fn apply_stack_as(&self, name: &str, stack: &str, annotations: &str, source: Source<'_>, more: &str) -> Result<()> {
         let flux = |api_version: &str, kind: &str, name: &str, dir: &str| {
             format!("fluxSource: {{ sourceRef: {{ apiVersion: {api_version}, kind: {kind}, name: {name} }}, dir: '{dir}' }}")
@@ -347,7 +354,8 @@ impl Namespace<'_> {
         self.apply_source("GitRepository", name, &format!("{{ interval: 1h, url: '{url}', ref: {{ branch: main }} }}")).await
     }
 
-    /// Applies a Flux OCIRepository that follows the tag `latest` of an artifact of the world's registry.
+    /// Applies a Flux OCIRepository that follows the tag `latest` of an artifact of the world's
+    /// registry.
     pub async fn apply_oci_repository(&self, name: &str, artifact: &str) -> Result<()> {
         let url = format!("oci://{}/{artifact}", self.world.registry.host);
         self.apply_source(
@@ -369,7 +377,8 @@ impl Namespace<'_> {
         self.apply_source("Bucket", name, &spec).await
     }
 
-    /// Applies an object with `archive` as its artifact, at the place where source-controller would serve it.
+    /// Applies an object with `archive` as its artifact, at the place where source-controller would
+    /// serve it.
     pub async fn offer(&self, api_version: &str, kind: &str, name: &str, revision: &str, archive: &[u8]) -> Result<()> {
         let digest = base16ct::lower::encode_string(digest::digest(&digest::SHA256, archive).as_ref());
         let path = format!("{}/{}/{name}/{digest}.tar.gz", kind.to_lowercase(), self.name);
@@ -408,7 +417,8 @@ impl Namespace<'_> {
         Ok(source.data["status"]["artifact"]["revision"].as_str().map(Into::into))
     }
 
-    /// Requests a reconciliation of a GitRepository from source-controller, as `flux reconcile source git` does.
+    /// Requests a reconciliation of a GitRepository from source-controller, as `flux reconcile
+    /// source git` does.
     pub async fn reconcile_source(&self, name: &str, request: &str) -> Result<()> {
         self.reconcile("GitRepository", name, request).await
     }
@@ -439,7 +449,8 @@ impl Namespace<'_> {
         Ok(Api::<Stack>::namespaced(self.world.client.clone(), &self.name).get(name).await?)
     }
 
-    /// Deletes every Stack and waits until none is left. Otherwise each would be reconciled at intervals until the world ends.
+    /// Deletes every Stack and waits until none is left. Otherwise each would be reconciled at
+    /// intervals until the world ends.
     pub async fn clear(&self) -> Result<()> {
         let stacks: Api<Stack> = Api::namespaced(self.world.client.clone(), &self.name);
         stacks.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
@@ -466,8 +477,8 @@ impl Namespace<'_> {
         Ok(all.items.into_iter().filter(about).filter_map(|event| event.note).collect())
     }
 
-    /// Waits until a Stack, or another object of that name, has an Event with that reason and these words. A function writes the status
-    /// first.
+    /// Waits until a Stack, or another object of that name, has an Event with that reason and these
+    /// words. A function writes the status first.
     pub async fn told(&self, name: &str, reason: &str, words: &[&str]) -> Result<()> {
         ready::until(&format!("an Event {reason} of {name} has {words:?}"), RUN, async || {
             let events = self.events(name, reason).await?;
@@ -513,7 +524,8 @@ impl Namespace<'_> {
         .await
     }
 
-    /// Waits until the operation of a Stack's newest Update is in progress, which a [`Hold`] keeps there.
+    /// Waits until the operation of a Stack's newest Update is in progress, which a [`Hold`] keeps
+    /// there.
     pub async fn running(&self, stack: &str) -> Result<Update> {
         ready::until(&format!("Stack {stack} runs"), RUN, async || {
             let update = self.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))?;

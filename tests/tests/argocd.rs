@@ -1,6 +1,6 @@
-//! Health and actions for Argo CD (`infra/argocd`), run as Argo CD runs its own: each kind has a `health_test.yaml`, a Stack also
-//! an `action_test.yaml`. Driftless's types must read every field of the objects in `testdata`, so that a renamed field fails
-//! here.
+//! Health and actions for Argo CD (`infra/argocd`), run as Argo CD runs its own: each kind has a
+//! `health_test.yaml`, a Stack also an `action_test.yaml`. Driftless's types must read every field
+//! of the objects in `testdata`, so that a renamed field fails here.
 
 use std::{fs, path::PathBuf};
 

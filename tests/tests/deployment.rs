@@ -1,5 +1,6 @@
-//! Deploys the template into moto's `CloudFormation` with the AWS CLI, as `make deploy` does on AWS. Then every resource is read
-//! and compared with the template as the one-machine world reads it.
+//! Deploys the template into moto's `CloudFormation` with the AWS CLI, as `make deploy` does on
+//! AWS. Then every resource is read and compared with the template as the one-machine world reads
+//! it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,8 +51,9 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("RunnerImage", "runner:1"),
 ];
 
-/// What neither moto's `CloudFormation` nor another call of moto makes, or what moto cannot show, so that it is not tested here. An
-/// entry that no longer applies fails the test, like a missing one.
+/// What neither moto's `CloudFormation` nor another call of moto makes, or what moto cannot show,
+/// so that it is not tested here. An entry that no longer applies fails the test, like a missing
+/// one.
 const GAPS: &[(&str, &str)] = &[
     ("AWS::KMS::Key.Description", "moto fails to describe a key that CloudFormation made"),
     ("AWS::KMS::Key.PendingWindowInDays", "shown by no call until the key is deleted"),
@@ -63,8 +65,9 @@ const GAPS: &[(&str, &str)] = &[
     ("AWS::Lambda::Permission.InvokedViaFunctionUrl", WIRED),
     ("AWS::Logs::AccountPolicy", "moto lacks the call; tested by output_of_tasks_makes_no_metrics"),
 ];
-/// What moto's `CloudFormation` ignores and the test makes by other calls of moto (`completion`). For these the comparison shows that
-/// services accept the values, not that `CloudFormation` sets them. An entry that no longer applies fails the test, like a missing one.
+/// What moto's `CloudFormation` ignores and the test makes by other calls of moto (`completion`).
+/// For these the comparison shows that services accept the values, not that `CloudFormation` sets
+/// them. An entry that no longer applies fails the test, like a missing one.
 const MADE_BY_THE_TEST: &[&str] = &[
     "AWS::CloudWatch::Alarm",
     "AWS::ECS::ClusterCapacityProviderAssociations",
@@ -109,7 +112,8 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
     Ok(())
 }
 
-/// Checks that moto has everything as the template has it, except for these properties and resources.
+/// Checks that moto has everything as the template has it, except for these properties and
+/// resources.
 fn lacks<'a>(template: &Template, found: &Found, expected: impl Iterator<Item = &'a str>) {
     let mut gaps = BTreeMap::new();
     for (id, resource) in &template.resources {
@@ -125,7 +129,8 @@ fn lacks<'a>(template: &Template, found: &Found, expected: impl Iterator<Item = 
     assert!(closed.is_empty(), "moto has learned this, so that it is no gap any more: {closed:?}");
 }
 
-/// SQS counts the deliveries that Lambda throttles. None of them may make a dead letter of a message that no function saw.
+/// SQS counts the deliveries that Lambda throttles. None of them may make a dead letter of a
+/// message that no function saw.
 #[test]
 fn throttled_messages_expire_before_sqs_makes_dead_letters_of_them() -> Result<()> {
     let settings = Settings {
@@ -163,7 +168,8 @@ fn stage(name: &str) -> Result<Dirs> {
     Ok(dirs)
 }
 
-/// The properties that differ from the template, as `Type.Property`; the type alone if the resource is missing.
+/// The properties that differ from the template, as `Type.Property`; the type alone if the resource
+/// is missing.
 fn differences(resource: &Resource, actual: &Value) -> Vec<String> {
     if actual.is_null() {
         return vec![resource.kind.clone()];
@@ -173,8 +179,8 @@ fn differences(resource: &Resource, actual: &Value) -> Vec<String> {
     wrong.map(|(name, _)| format!("{}.{name}", resource.kind)).collect()
 }
 
-/// Returns whether `actual` has all of `expected`, and no other list items. `CloudFormation` does not distinguish `60` and
-/// `"60"`.
+/// Returns whether `actual` has all of `expected`, and no other list items. `CloudFormation` does
+/// not distinguish `60` and `"60"`.
 fn covers(actual: &Value, expected: &Value) -> bool {
     match (actual, expected) {
         (Value::Object(actual), Value::Object(expected)) => {
@@ -229,8 +235,8 @@ impl<'a> Aws<'a> {
         command
     }
 
-    /// Deploys a copy of the template: the real functions would take minutes to package, and `CloudFormation` ignores their
-    /// content. Each has its own content.
+    /// Deploys a copy of the template: the real functions would take minutes to package, and
+    /// `CloudFormation` ignores their content. Each has its own content.
     async fn deploy(&self, template: &Path, resolved: &Template, parameters: &[(String, String)]) -> Result<()> {
         let stage = self.dirs.create("stage")?;
         let copy = stage.join("infra/template.yaml");

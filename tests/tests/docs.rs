@@ -1,10 +1,10 @@
-//! Every row of a table with a column `test` names tests, and every named test exists. The README shows the newest proof. The
-//! claims of docs/architecture.md about the code are true.
+//! Every row of a table with a column `test` names tests, and every named test exists. The README
+//! shows the newest proof. The claims of docs/architecture.md about the code are true.
 
 #[path = "docs/architecture.rs"]
 mod architecture;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use driftless_doctor::prove::record::{self, Proof};
 
@@ -38,7 +38,8 @@ fn tables(page: &'static str) -> Vec<Vec<Vec<&'static str>>> {
     tables
 }
 
-/// The rows of a page's tables whose last column has the heading `test`, each with the number of columns that it must have.
+/// The rows of a page's tables whose last column has the heading `test`, each with the number of
+/// columns that it must have.
 fn rows(page: &'static str) -> Vec<(usize, Vec<&'static str>)> {
     let with_tests = tables(page).into_iter().filter(|table| table[0].last() == Some(&"test"));
     let rows = with_tests.flat_map(|table| {
@@ -114,6 +115,30 @@ fn every_named_test_exists() {
     }
 }
 
+/// The maximum length of a line of a page or a comment, but for tables and blocks of code.
+const COLUMNS: usize = 100;
+
+#[test]
+fn pages_and_comments_fit_their_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let listed = Command::new("git").args(["ls-files", "*.md", "*.rs"]).current_dir(&root).output().unwrap();
+    let files: Vec<&str> = str::from_utf8(&listed.stdout).unwrap().lines().collect();
+    assert!(files.len() > 100, "{listed:?}");
+    for file in files.into_iter().filter(|file| root.join(file).exists()) {
+        let mut is_code = false;
+        for (number, line) in (1..).zip(fs::read_to_string(root.join(file)).unwrap().lines()) {
+            let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!', ' ']));
+            let Some(text) = (if file.ends_with(".rs") { comment } else { Some(line.trim_start()) }) else {
+                is_code = false;
+                continue;
+            };
+            is_code ^= text.starts_with("```");
+            let fits = is_code || text.starts_with('|') || line.chars().count() <= COLUMNS;
+            assert!(fits, "{file}:{number} has more than {COLUMNS} columns: {line}");
+        }
+    }
+}
+
 /// The folders of the project; a page that names a path in one of them names a file.
 const FOLDERS: [&str; 6] = ["docs/", "events/", "functions/", "infra/", "shared/", "tests/"];
 
@@ -134,7 +159,8 @@ fn every_file_that_a_page_names_exists() {
     }
 }
 
-/// Returns whether a path has a placeholder, such as `functions/NAME/`, or other characters than a file's name.
+/// Returns whether a path has a placeholder, such as `functions/NAME/`, or other characters than a
+/// file's name.
 fn is_pattern(path: &str) -> bool {
     let is_placeholder =
         |part: &str| part.split('.').next().is_some_and(|name| !name.is_empty() && name.chars().all(char::is_uppercase));

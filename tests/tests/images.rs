@@ -59,8 +59,8 @@ async fn installs(dirs: &Dirs) -> Result<()> {
     Ok(())
 }
 
-/// Builds and pushes the images, unoptimised and for one architecture. Returns their names with digests, by the variables of
-/// `make deploy`.
+/// Builds and pushes the images, unoptimised and for one architecture. Returns their names with
+/// digests, by the variables of `make deploy`.
 async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, String>> {
     let storage = dirs.root().join("storage.conf");
     let place = |name: &str| dirs.root().join(name).display().to_string();

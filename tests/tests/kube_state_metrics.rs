@@ -1,6 +1,6 @@
-//! The configuration of kube-state-metrics (`infra/kube-state-metrics`), interpreted as its documentation says: gauges and state
-//! sets over objects. Driftless's types must read every field of these, so that a renamed field fails here. kube-state-metrics
-//! itself is not run.
+//! The configuration of kube-state-metrics (`infra/kube-state-metrics`), interpreted as its
+//! documentation says: gauges and state sets over objects. Driftless's types must read every field
+//! of these, so that a renamed field fails here. kube-state-metrics itself is not run.
 
 use std::collections::BTreeSet;
 

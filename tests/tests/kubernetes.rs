@@ -1,5 +1,5 @@
-//! The manifests for a cluster: as a Kustomization, as a chart and as Flux's one file. These tests compare texts and need no
-//! cluster.
+//! The manifests for a cluster: as a Kustomization, as a chart and as Flux's one file. These tests
+//! compare texts and need no cluster.
 
 #[path = "kubernetes/applied.rs"]
 mod applied;
@@ -29,7 +29,8 @@ const VALUES: [(&str, &str, &str); 5] = [
 ];
 const ADDRESS: &str = "https://abc.lambda-url.eu-west-1.on.aws/production";
 
-/// Objects by their identity, for example `apps/v1 Deployment driftless-system/driftless-forwarder`.
+/// Objects by their identity, for example `apps/v1 Deployment
+/// driftless-system/driftless-forwarder`.
 type Objects = BTreeMap<String, Value>;
 
 #[test]
@@ -95,7 +96,8 @@ fn no_webhook_leaves_provider_and_alert_out() -> Result<()> {
     Ok(())
 }
 
-/// An Alert with an unknown kind is refused, and with it everything that Flux applies in the same step.
+/// An Alert with an unknown kind is refused, and with it everything that Flux applies in the same
+/// step.
 #[test]
 fn the_alert_names_no_kind_that_older_alerts_do_not_know() -> Result<()> {
     let objects = objects(&kustomized(false)?)?;
@@ -154,7 +156,8 @@ fn the_chart_says_what_is_missing_or_wrong() -> Result<()> {
     Ok(())
 }
 
-/// Pulumi's program has its own copies as texts, because none of its resources reads a file and fills in values.
+/// Pulumi's program has its own copies as texts, because none of its resources reads a file and
+/// fills in values.
 #[test]
 fn bootstrap_equals_the_one_file_and_the_namespace_bindings() -> Result<()> {
     let read = |path: &str| fs::read_to_string(project().join(path)).with_context(|| path.to_owned());
@@ -258,7 +261,8 @@ fn folder(kustomization: &str) -> Result<TempDir> {
     Ok(dir)
 }
 
-/// The guide's overlay; with `more` also its options: a namespace of a team, and the ServiceAccount of the functions.
+/// The guide's overlay; with `more` also its options: a namespace of a team, and the ServiceAccount
+/// of the functions.
 fn overlay(more: bool) -> Result<TempDir> {
     let guide = block("configMapGenerator")?;
     let dir = folder(&if more {
@@ -289,7 +293,8 @@ fn set_values() -> String {
     VALUES.map(|(_, name, value)| format!("{name}={value}")).join(",")
 }
 
-/// Runs one of the pinned programs to its end, which must be successful and without a warning about its input.
+/// Runs one of the pinned programs to its end, which must be successful and without a warning about
+/// its input.
 fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>) -> Result<String> {
     let tool = project().join("target/tools").join(program);
     ensure!(tool.exists(), "there is no {}: run tests/tools/install {program}", tool.display());

@@ -1,4 +1,5 @@
-//! The world's guarantees about its processes, and tasks at Fargate's own addresses, which most worlds do not use.
+//! The world's guarantees about its processes, and tasks at Fargate's own addresses, which most
+//! worlds do not use.
 
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
@@ -128,7 +129,8 @@ fn fresh(name: &str) -> Result<Dirs> {
     Dirs::fresh(&project)
 }
 
-/// Starts a part that leaves a `sleep` in its own process group, and handles SIGTERM. Returns the id of the `sleep`.
+/// Starts a part that leaves a `sleep` in its own process group, and handles SIGTERM. Returns the
+/// id of the `sleep`.
 async fn start_with_descendant(dirs: &Dirs, start: impl FnOnce(tokio::process::Command) -> Result<()>) -> Result<Pid> {
     let mut part = command(dirs, "bash");
     part.args(["-c", "trap 'echo asked to end; exit' TERM; set -m; sleep 600 & echo $! >descendant; wait"]);

@@ -1,5 +1,6 @@
-//! `make prove` without an installation: it deploys into an account of this machine, runs every scenario, including 100 Stacks,
-//! removes everything that it created, and writes the file. `e2e/prove.rs` runs it on an existing installation.
+//! `make prove` without an installation: it deploys into an account of this machine, runs every
+//! scenario, including 100 Stacks, removes everything that it created, and writes the file.
+//! `e2e/prove.rs` runs it on an existing installation.
 
 use std::{collections::BTreeSet, env, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
 
@@ -54,7 +55,8 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     let variables = [("PREFIX", PREFIX), ("BUDGET_USD", "10"), ("NETWORK", "public"), ("TASKS", "3"), ("STACKS", "100")];
     let prove = || {
         let mut prove = Command::new(&program);
-        // moto only supports this architecture of functions. The functions are those of `make build`.
+        // moto only supports this architecture of functions. The functions are those of `make
+        // build`.
         prove.envs(variables).env("ARCHITECTURE", "x86_64").env("BUILD", "no").env("PATH", &path);
         prove.env("RUNNER_IMAGE", "driftless/runner").env("FORWARDER_IMAGE", "driftless/forwarder");
         prove.env("CLUSTER", cluster::NAME).env("PROOFS", &proofs).current_dir(project);

@@ -1,5 +1,6 @@
-//! Deletes the trees that no Update needs, and refreshes those that are requested again. `driftless_core::Retention` has the rule
-//! and the reason why it never deletes a tree that a run needs.
+//! Deletes the trees that no Update needs, and refreshes those that are requested again.
+//! `driftless_core::Retention` has the rule and the reason why it never deletes a tree that a run
+//! needs.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +17,9 @@ use jiff::Timestamp;
 use crate::{Error, Fetcher, transport::Artifacts};
 
 impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
-    /// Deletes the trees of a source that are too old to be used and that no object names. If neither a Stack nor a Workspace
-    /// names the source, the result of its last fetch is deleted with its last tree.
+    /// Deletes the trees of a source that are too old to be used and that no object names. If
+    /// neither a Stack nor a Workspace names the source, the result of its last fetch is deleted
+    /// with its last tree.
     pub(crate) async fn collect(&self, source: &ObjectKey) -> Result<(), Error> {
         let listing = list(self.objects, &keys::trees(source)).await?;
         let trees = keys::stored_trees(listing.iter().map(|(key, modified)| (key.as_str(), *modified)));
@@ -40,7 +42,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
             if named.contains(folder) || newest == Some(folder) {
                 continue;
             }
-            // A tree exists if its manifest does: a crash here leaves a pack, which expires by itself.
+            // A tree exists if its manifest does: a crash here leaves a pack, which expires by
+            // itself.
             self.objects.delete(&folder.manifest()).await?;
             self.objects.delete(&folder.pack()).await?;
             tracing::info!(tree = %folder, "deleted an unused tree");
@@ -52,7 +55,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         Ok(())
     }
 
-    /// The digests that Updates name, finished or not: in the namespace, and in the system namespace for a terminating one.
+    /// The digests that Updates name, finished or not: in the namespace, and in the system
+    /// namespace for a terminating one.
     async fn digests_of_updates(&self, source: &ObjectKey) -> Result<BTreeSet<ArtifactDigest>, Error> {
         let namespaces = BTreeSet::from([source.namespace.as_str(), self.settings.system_namespace.as_str()]);
         let mut named = BTreeSet::new();
@@ -85,7 +89,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
                         object.and_then(|object| Source::from_object(&object).artifact?.digest).map(ArtifactDigest::from),
                     );
                 }
-                // A kind that is not served or cannot be read, or an unreadable object, is of no use to a Stack.
+                // A kind that is not served or cannot be read, or an unreadable object, is of no
+                // use to a Stack.
                 Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
                     tracing::warn!(source = %key, message, "cannot read a source");
                 }
@@ -117,7 +122,8 @@ async fn list<O: Objects>(objects: &O, prefix: &str) -> Result<Vec<(String, Time
     }
 }
 
-/// Returns whether a tree is stored. A tree that is nearly too old is refreshed: its manifest is written again.
+/// Returns whether a tree is stored. A tree that is nearly too old is refreshed: its manifest is
+/// written again.
 pub(crate) async fn is_stored<O: Objects>(
     objects: &O,
     folder: &TreeFolder,

@@ -1,5 +1,5 @@
-//! The artifact of a Flux source. A tenant writes the source's spec and may write its status, so the artifact must be at the
-//! place where source-controller puts those of that object.
+//! The artifact of a Flux source. A tenant writes the source's spec and may write its status, so
+//! the artifact must be at the place where source-controller puts those of that object.
 
 use std::io::BufReader;
 
@@ -22,7 +22,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         let (stated, artifact) = match self.offered_artifact(key).await {
             Ok(Some(offered)) => offered,
             Ok(None) if is_used(self.settings, key) => return Ok(None),
-            // A user's Update may name any kind. No state of the source is known, so the answer has no subject.
+            // A user's Update may name any kind. No state of the source is known, so the answer has
+            // no subject.
             Ok(None) => return Ok(Some((String::new(), Err(Refusal::Kind { group, kind })))),
             Err(Error::Kubernetes(KubernetesError::Permanent { message, .. })) => {
                 return Ok(Some((String::new(), Err(Refusal::Unreadable { group, kind, message }))));
@@ -102,7 +103,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         })
     }
 
-    /// Downloads the archive, verifies it and only then unpacks it. The content is in scratch files, not in memory.
+    /// Downloads the archive, verifies it and only then unpacks it. The content is in scratch
+    /// files, not in memory.
     async fn unpacked(&self, place: &Place, digest: Digest) -> Result<(driftless_source::Tree, std::fs::File), Refusal> {
         let mut download = Download::new(digest, self.settings.max_archive_bytes)?;
         self.artifacts.get(place, &mut download).await?;
@@ -113,8 +115,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
     }
 }
 
-/// The place of a Workspace's URL, if that is one of an artifact of a source of the Workspace's own namespace. `key` is the
-/// Workspace's.
+/// The place of a Workspace's URL, if that is one of an artifact of a source of the Workspace's own
+/// namespace. `key` is the Workspace's.
 fn place_of(settings: &Settings, key: &ObjectKey, url: &str) -> Result<Place, Refusal> {
     let wrong = |why: String| Refusal::Artifact { field: "spec.flux.url", value: url.to_owned(), why };
     let namespace = &key.namespace;
@@ -167,7 +169,8 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
     let Artifact { path, url, .. } = artifact;
     let own = format!("{}/{namespace}/{name}/", kind.to_lowercase());
     let file = path.strip_prefix(&own).unwrap_or_default();
-    // Characters without a special meaning in a URL and a path, so that a server cannot read an encoded slash or a query.
+    // Characters without a special meaning in a URL and a path, so that a server cannot read an
+    // encoded slash or a query.
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~+:@=,".contains(&c);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
         return Err(wrong("status.artifact.path", path, format!("the path of an artifact of this object begins with {own}")));

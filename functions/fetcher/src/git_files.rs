@@ -1,5 +1,5 @@
-//! Files that every git fetch needs and that are too large for a function's environment. Each is an object of S3 whose ARN is a
-//! parameter of the template.
+//! Files that every git fetch needs and that are too large for a function's environment. Each is an
+//! object of S3 whose ARN is a parameter of the template.
 
 use driftless_aws::Objects;
 use rustls::{
@@ -30,8 +30,8 @@ impl Error {
     }
 }
 
-/// Reads the lines of `known_hosts` that `GitKnownHosts` names, or returns those of github.com and gitlab.com. `open` opens a
-/// bucket.
+/// Reads the lines of `known_hosts` that `GitKnownHosts` names, or returns those of github.com and
+/// gitlab.com. `open` opens a bucket.
 pub async fn known_hosts<O: Objects>(arn: Option<String>, open: impl FnOnce(String) -> O) -> Result<String, Error> {
     match arn {
         Some(arn) => read("GitKnownHosts", &arn, open).await,
@@ -39,7 +39,8 @@ pub async fn known_hosts<O: Objects>(arn: Option<String>, open: impl FnOnce(Stri
     }
 }
 
-/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. Empty if the parameter is not set.
+/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. Empty if
+/// the parameter is not set.
 pub async fn ca_certificates<O: Objects>(arn: Option<String>, open: impl FnOnce(String) -> O) -> Result<String, Error> {
     const PARAMETER: &str = "GitCaCertificates";
     let Some(arn) = arn else { return Ok(String::new()) };

@@ -1,4 +1,5 @@
-//! The addresses that a function which fetches for tenants never connects to, whatever a URL says or a name resolves to.
+//! The addresses that a function which fetches for tenants never connects to, whatever a URL says
+//! or a name resolves to.
 
 use std::{
     io::{Error, ErrorKind},
@@ -8,15 +9,17 @@ use std::{
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// A resolver that returns only allowed addresses. The client connects to exactly the address that was checked, so a name that
-/// resolves to another one a moment later gains nothing. An address in a URL is never resolved: check it with [`refused`] first.
+/// A resolver that returns only allowed addresses. The client connects to exactly the address that
+/// was checked, so a name that resolves to another one a moment later gains nothing. An address in
+/// a URL is never resolved: check it with [`refused`] first.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
     /// Allow loopback addresses.
     pub allow_loopback: bool,
 }
 
-/// Private git hosts that tenants may name. Without this list, the fetcher would scan private networks for a tenant.
+/// Private git hosts that tenants may name. Without this list, the fetcher would scan private
+/// networks for a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts {
     names: Vec<String>,
@@ -50,7 +53,8 @@ impl FromStr for PrivateHosts {
 }
 
 impl PrivateHosts {
-    /// Returns whether a host with this address may be connected to: it is not private, or it is listed.
+    /// Returns whether a host with this address may be connected to: it is not private, or it is
+    /// listed.
     #[must_use]
     pub fn allow(&self, host: &str, address: IpAddr) -> bool {
         let is_listed = |(network, bits): &(u128, u32)| (bits_of(address) ^ network).checked_shr(128 - bits).unwrap_or(0) == 0;
@@ -76,7 +80,8 @@ fn bits_of(address: IpAddr) -> u128 {
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match canonical(address) {
-        // 100.64.0.0/10 is carrier-grade NAT, which AWS and CNIs use for Pods; 198.18.0.0/15 is for benchmarks, 192.0.0.0/24 for protocols.
+        // 100.64.0.0/10 is carrier-grade NAT, which AWS and CNIs use for Pods; 198.18.0.0/15 is for
+        // benchmarks, 192.0.0.0/24 for protocols.
         IpAddr::V4(address) => {
             address.is_private() || matches!(address.octets(), [100, 64..=127, ..] | [198, 18..=19, ..] | [192, 0, 0, _])
         }

@@ -1,6 +1,7 @@
-//! Turns what a source offers into a stored tree: reads the source object, downloads the content, verifies its digest, unpacks it
-//! within limits and stores it. The result is stored as a message for the conditions of the objects that wait. A failed fetch is
-//! an answer, not an error, and never blocks the other requests of its source.
+//! Turns what a source offers into a stored tree: reads the source object, downloads the content,
+//! verifies its digest, unpacks it within limits and stores it. The result is stored as a message
+//! for the conditions of the objects that wait. A failed fetch is an answer, not an error, and
+//! never blocks the other requests of its source.
 //!
 //! No code from a tree runs here.
 
@@ -38,7 +39,8 @@ pub struct Settings {
     pub namespaces: WatchNamespaces,
     /// How long trees are kept.
     pub retention: Retention,
-    /// The Services that serve artifacts, as `<name>.<namespace>`, and other hosts; with a port other than 80 as `…:<port>`.
+    /// The Services that serve artifacts, as `<name>.<namespace>`, and other hosts; with a port
+    /// other than 80 as `…:<port>`.
     pub services: Vec<String>,
     /// Kinds beside Flux's own whose `status.artifact` is used, as `<group>/<kind>`.
     pub source_kinds: Vec<String>,
@@ -69,7 +71,8 @@ pub struct Fetcher<'a, C, O, Q, A> {
     pub now: Timestamp,
 }
 
-/// Why there is no tree. The message goes into a condition: it has no content, and no digest but the source's own.
+/// Why there is no tree. The message goes into a condition: it has no content, and no digest but
+/// the source's own.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The source places its artifact where it must not be fetched from.
@@ -202,20 +205,23 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
     format!("; source is not fetched; raise {parameter}")
 }
 
-/// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more is refused, because gitoxide
-/// allocates memory before it uses it. Without the limit the kernel would kill the process, and no answer would be recorded.
+/// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more is
+/// refused, because gitoxide allocates memory before it uses it. Without the limit the kernel would
+/// kill the process, and no answer would be recorded.
 pub fn limit_memory(function_mib: u64) -> std::io::Result<()> {
     let bytes = Some((function_mib << 20) / 8 * 7);
     Ok(setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?)
 }
 
-/// The answer to a request: the state of the source that it concerns (see [`FetchOutcome::subject`]), and the error if there is
-/// no tree. For git it has the commit, which no Kubernetes object states.
+/// The answer to a request: the state of the source that it concerns (see
+/// [`FetchOutcome::subject`]), and the error if there is no tree. For git it has the commit, which
+/// no Kubernetes object states.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
 impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
-    /// Answers a fetch request and hints its source. A transient error leaves the request unanswered, because a failed message
-    /// would block its FIFO group; the objects that need the source request it again.
+    /// Answers a fetch request and hints its source. A transient error leaves the request
+    /// unanswered, because a failed message would block its FIFO group; the objects that need the
+    /// source request it again.
     pub async fn handle(&self, request: &FetchRequest, sent: Timestamp, clock: impl Fn() -> Timestamp) -> Result<(), Error> {
         if request.hops >= MAX_HOPS {
             metrics::count_one(Metric::HopsExhausted, "fetcher", &request.source.cluster, &request.source, self.now);
@@ -226,15 +232,16 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
     async fn answer(&self, request: &FetchRequest, sent: Timestamp, clock: impl Fn() -> Timestamp) -> Result<(), Error> {
         let source = &request.source;
         if request.collect {
-            // The sweep requests it again the next day, and a failed message would block fetches of the source until then.
+            // The sweep requests it again the next day, and a failed message would block fetches of
+            // the source until then.
             if let Err(error) = self.collect(source).await {
                 tracing::error!(%source, %error, "cannot delete unused trees; retried within a day");
             }
             return Ok(());
         }
         if let Some(why) = invalid_object("source", &source.api_version, &source.kind, &source.name) {
-            // The object that names this source reports the error. A part of it would become a key, which would be too long or
-            // the key of another source.
+            // The object that names this source reports the error. A part of it would become a key,
+            // which would be too long or the key of another source.
             tracing::warn!(namespace = source.namespace, why, "not fetched");
             return Ok(());
         }
@@ -263,7 +270,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
             _ => self.fetch_flux(source, is_resting).await,
         };
         let answer = match answer {
-            // A user's Update may wait for it. No state of the source is known, so the answer has no subject.
+            // A user's Update may wait for it. No state of the source is known, so the answer has
+            // no subject.
             Err(Error::Kubernetes(error @ KubernetesError::Unreadable { .. })) => {
                 Some((String::new(), Err(Refusal::Object(error.to_string()))))
             }
@@ -292,8 +300,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         Ok(())
     }
 
-    /// Marks the last failure of a source as not terminal before the next fetch. If that fetch stores its tree and fails to write
-    /// its outcome, a terminal failure would block the source once the tree has expired.
+    /// Marks the last failure of a source as not terminal before the next fetch. If that fetch
+    /// stores its tree and fails to write its outcome, a terminal failure would block the source
+    /// once the tree has expired.
     async fn retract(&self, source: &ObjectKey, before: Option<&FetchOutcome>) -> Result<(), Error> {
         let Some((before, failure)) = before.and_then(|before| Some((before, before.failure.as_ref()?))) else { return Ok(()) };
         if failure.terminal {
@@ -309,7 +318,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
     }
 }
 
-/// Leaves a request unanswered after a transient error, such as a cluster that cannot be reached; returns any other error.
+/// Leaves a request unanswered after a transient error, such as a cluster that cannot be reached;
+/// returns any other error.
 pub fn failed(request: &FetchRequest, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.

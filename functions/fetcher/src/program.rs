@@ -1,4 +1,5 @@
-//! Turns a Program into a tree with one file, `Pulumi.yaml`, and publishes it in `status.artifact`, in the form of a Flux source.
+//! Turns a Program into a tree with one file, `Pulumi.yaml`, and publishes it in `status.artifact`,
+//! in the form of a Flux source.
 
 use std::fs::File;
 

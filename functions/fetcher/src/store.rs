@@ -11,11 +11,13 @@ use driftless_source::{Error as SourceError, Manifest, Tree};
 
 use crate::{Error, Refusal, Settings};
 
-/// Each stored object counts as at least 1 MiB, so that the quota also limits the number of trees, which every store lists.
+/// Each stored object counts as at least 1 MiB, so that the quota also limits the number of trees,
+/// which every store lists.
 const LEAST: u64 = 1 << 20;
 
-/// Stores a tree of `source` whose content is in `spool`, unless it exceeds the quota of its namespace. A second scratch file is
-/// used if the content is not in the order of the pack. Memory does not grow with the content.
+/// Stores a tree of `source` whose content is in `spool`, unless it exceeds the quota of its
+/// namespace. A second scratch file is used if the content is not in the order of the pack. Memory
+/// does not grow with the content.
 pub(crate) async fn store<O: Objects>(
     objects: &O,
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! Downloads an archive: through the API server's service proxy, which a function can reach in any cluster, or directly from the
-//! host of its URL, for functions in the cluster's network.
+//! Downloads an archive: through the API server's service proxy, which a function can reach in any
+//! cluster, or directly from the host of its URL, for functions in the cluster's network.
 
 use std::{
     error::Error, fmt, fs::File, future::Future, io, io::Seek as _, io::Write as _, iter::successors, sync::Arc, time::Duration,
@@ -57,7 +57,8 @@ impl Place {
         Some(Self { host: host.into(), port, path: path.into(), service })
     }
 
-    /// Returns whether a list of `SERVICE.NAMESPACE` and hosts contains it; with a port other than 80 it is listed with `:PORT`.
+    /// Returns whether a list of `SERVICE.NAMESPACE` and hosts contains it; with a port other than
+    /// 80 it is listed with `:PORT`.
     #[must_use]
     pub fn is_among(&self, allowed: &[String]) -> bool {
         let service = self.service.as_ref().map(|(name, namespace)| format!("{name}.{namespace}"));
@@ -162,8 +163,9 @@ impl Transport {
         Self { route: Route::Proxy(client), within: WITHIN, pause: PAUSE }
     }
 
-    /// Downloads from the hosts themselves: without a proxy, without following a redirect, and never from an address that
-    /// [`Guard`] refuses. Returns an error if TLS, which is not used, cannot be set up.
+    /// Downloads from the hosts themselves: without a proxy, without following a redirect, and
+    /// never from an address that [`Guard`] refuses. Returns an error if TLS, which is not used,
+    /// cannot be set up.
     pub fn direct() -> Result<Self, Box<dyn Error + Send + Sync>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -233,8 +235,8 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
     Ok(format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}"))
 }
 
-/// The URL itself. A resolver never sees an address in a URL, so that is checked here. A loopback address is only reached if the
-/// installation lists it.
+/// The URL itself. A resolver never sees an address in a URL, so that is checked here. A loopback
+/// address is only reached if the installation lists it.
 fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     let Place { host, port, path, .. } = place;
     let text = format!("http://{host}:{port}/{path}");
@@ -333,7 +335,8 @@ mod tests {
 
     type Answers = &'static [(StatusCode, &'static [u8])];
 
-    /// Serves these answers one after another, repeating the last one. Returns the address, and the number of requests.
+    /// Serves these answers one after another, repeating the last one. Returns the address, and the
+    /// number of requests.
     async fn serve(answers: Answers) -> (SocketAddr, Arc<AtomicUsize>) {
         async fn answer(State((asked, answers)): State<(Arc<AtomicUsize>, Answers)>) -> impl IntoResponse {
             let (status, body) = answers[asked.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
@@ -347,7 +350,8 @@ mod tests {
         (address, asked)
     }
 
-    /// Answers every request with these bytes, with a pause between the pieces, and then closes the connection.
+    /// Answers every request with these bytes, with a pause between the pieces, and then closes the
+    /// connection.
     async fn serve_raw(pieces: &'static [&'static str], pause: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

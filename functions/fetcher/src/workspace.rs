@@ -1,5 +1,5 @@
-//! The source that a Workspace names itself: a git repository, or an artifact of a Flux source of its namespace. Its credentials
-//! belong to the Workspace, so its tree does too.
+//! The source that a Workspace names itself: a git repository, or an artifact of a Flux source of
+//! its namespace. Its credentials belong to the Workspace, so its tree does too.
 
 use driftless_api::{OwnSource, Workspace};
 use driftless_aws::{Objects, Queues};

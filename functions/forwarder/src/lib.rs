@@ -1,6 +1,7 @@
-//! Watches a cluster and sends a hint for every object with a relevant change. It runs in the cluster, decides nothing, sends no
-//! content, and stores only two hashes per object. A new start hints every source once; the sweep finds what else changed in the
-//! meantime. With Flux's event endpoint, it also sends Driftless's Events about Stacks to Flux.
+//! Watches a cluster and sends a hint for every object with a relevant change. It runs in the
+//! cluster, decides nothing, sends no content, and stores only two hashes per object. A new start
+//! hints every source once; the sweep finds what else changed in the meantime. With Flux's event
+//! endpoint, it also sends Driftless's Events about Stacks to Flux.
 
 mod alerts;
 mod outbox;
@@ -32,7 +33,8 @@ use tokio::{sync::Mutex, time::sleep};
 use tracker::Tracker;
 use watched::Watched;
 
-/// The watched kinds: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
+/// The watched kinds: group, version, kind. Flux's kinds may be missing in a cluster, or be
+/// installed later.
 const KINDS: [(&str, &str, &str); 9] = [
     ("pulumi.com", "v1", "Stack"),
     ("pulumi.com", "v1", "Program"),
@@ -45,12 +47,12 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("source.toolkit.fluxcd.io", "v1", "ExternalArtifact"),
 ];
 
-/// Objects per page of a list. etcd stores at most 1.5 MiB of each, and kube holds a page twice while it reads it: 60 MiB of the
-/// pod's 256, whatever tenants create.
+/// Objects per page of a list. etcd stores at most 1.5 MiB of each, and kube holds a page twice
+/// while it reads it: 60 MiB of the pod's 256, whatever tenants create.
 const PAGE: u32 = 20;
 
-/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue refused. `flux`
-/// gets Driftless's Events; no hint waits for it.
+/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those
+/// that the queue refused. `flux` gets Driftless's Events; no hint waits for it.
 pub async fn forward<E: fmt::Display>(
     client: Client,
     cluster: &str,
@@ -90,9 +92,10 @@ async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Out
     watch(api, watcher::Config::default().page_size(PAGE), &resource.kind, lists, changed).await;
 }
 
-/// Lists and watches one kind. The watcher resumes, and lists again after a 410. After an error, such as a kind that is not
-/// installed, it waits up to half a minute and continues, so it never ends. `lists` is held while a kind is listed: with one page
-/// in memory at a time, more kinds of large objects take no more memory.
+/// Lists and watches one kind. The watcher resumes, and lists again after a 410. After an error,
+/// such as a kind that is not installed, it waits up to half a minute and continues, so it never
+/// ends. `lists` is held while a kind is listed: with one page in memory at a time, more kinds of
+/// large objects take no more memory.
 async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
     api: Api<K>,
     config: watcher::Config,

@@ -8,7 +8,8 @@ use driftless_aws::{QueueUrls, Queues as _, Sqs};
 use forwarder::Flux;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Longer than the API server's limit of a watch, so that only a connection that died silently is closed.
+/// Longer than the API server's limit of a watch, so that only a connection that died silently is
+/// closed.
 const READ_TIMEOUT: Duration = Duration::from_mins(6);
 
 /// Sends hints about this cluster's objects to Driftless.
@@ -22,7 +23,8 @@ struct Arguments {
     #[arg(long, env = "HINTS_QUEUE_URL")]
     hints_queue_url: String,
     /// The event endpoint of Flux's notification-controller, for Events about Stacks: usually
-    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, Flux gets no Events.
+    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, Flux gets no
+    /// Events.
     #[arg(long, env = "FLUX_EVENTS_URL")]
     flux_events_url: Option<String>,
 }

@@ -9,7 +9,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest time between two tries while the queue is down.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// The objects whose hints are not sent yet: at most one entry per object, however long the queue is down.
+/// The objects whose hints are not sent yet: at most one entry per object, however long the queue
+/// is down.
 #[derive(Default)]
 pub(crate) struct Outbox {
     objects: RefCell<BTreeSet<ObjectKey>>,

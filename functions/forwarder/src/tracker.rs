@@ -20,7 +20,8 @@ enum Kind {
     Program,
     /// The sweep finds a changed Stack or Workspace, at the latest at its turn.
     Swept,
-    /// The sweep finds an Update that is not complete, and functions hint a Stack whose Update changes its status.
+    /// The sweep finds an Update that is not complete, and functions hint a Stack whose Update
+    /// changes its status.
     Update,
 }
 
@@ -47,9 +48,10 @@ impl Tracker {
         Self { kind, ..Self::default() }
     }
 
-    /// The objects to hint after this event. They include a deleted object, because others may wait for its deletion. A Stack's
-    /// Update is hinted only when it is deleted or a reader asks for its log, and a Program not for its status. The first list hints only what the sweep does
-    /// not find, so that a start of the forwarder does not hint a whole cluster at once.
+    /// The objects to hint after this event. They include a deleted object, because others may wait
+    /// for its deletion. A Stack's Update is hinted only when it is deleted or a reader asks for
+    /// its log, and a Program not for its status. The first list hints only what the sweep does not
+    /// find, so that a start of the forwarder does not hint a whole cluster at once.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {

@@ -1,5 +1,6 @@
-//! The fields of an object that the forwarder reads. A tenant chooses how large an object is and how deep it is nested, so
-//! everything else is skipped: `serde_json` skips without recursion, and fails only on deep nesting that it has to read.
+//! The fields of an object that the forwarder reads. A tenant chooses how large an object is and
+//! how deep it is nested, so everything else is skipped: `serde_json` skips without recursion, and
+//! fails only on deep nesting that it has to read.
 
 use std::{
     borrow::Cow,
@@ -17,7 +18,8 @@ use kube::{
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object of a kind that is known only at run time: its place, and the hashes of its relevant fields.
+/// An object of a kind that is known only at run time: its place, and the hashes of its relevant
+/// fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     /// The namespace, the name and the resource version.
@@ -71,7 +73,8 @@ struct Parts {
     status: Status,
 }
 
-/// Reads what the forwarder needs of an object's metadata: not `managedFields`, which are nested as deep as the object.
+/// Reads what the forwarder needs of an object's metadata: not `managedFields`, which are nested as
+/// deep as the object.
 pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -120,8 +123,8 @@ struct Condition {
     status: Option<String>,
 }
 
-/// A status of another form, such as that of another controller's kind, counts as absent, so that it does not make the object
-/// unreadable.
+/// A status of another form, such as that of another controller's kind, counts as absent, so that
+/// it does not make the object unreadable.
 fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
     let status = Box::<RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(status.get()).unwrap_or_default())
@@ -144,8 +147,8 @@ impl<'de> Deserialize<'de> for Watched {
     }
 }
 
-/// The relevant fields: what users request, an artifact in the status, and the end of an Update. Driftless's functions write all
-/// other status fields.
+/// The relevant fields: what users request, an artifact in the status, and the end of an Update.
+/// Driftless's functions write all other status fields.
 fn hashes(Parts { metadata, status }: &Parts) -> [u64; 2] {
     let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
     let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);

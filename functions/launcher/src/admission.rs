@@ -1,5 +1,5 @@
-//! The limits on concurrent runs: one list of the runs with a slot and the waiting ones, in a Lease in the system's own
-//! namespace.
+//! The limits on concurrent runs: one list of the runs with a slot and the waiting ones, in a Lease
+//! in the system's own namespace.
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
@@ -30,7 +30,8 @@ impl Offer {
         Ok(())
     }
 
-    /// Leaves the slot to another namespace: a run that cannot start would block it until its entry is ignored.
+    /// Leaves the slot to another namespace: a run that cannot start would block it until its entry
+    /// is ignored.
     pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &Uid, now: Timestamp) {
         let mut without = self.before;
         if without.decline(uid, now)
@@ -62,10 +63,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             return Err(Stop::wait(WaitReason::ConcurrencyLimit, words));
         }
         admissions::write(self.cluster, lease, &all).await?;
-        // Only when the entry is renewed, because the hint counts as a message of the namespace of the holder.
+        // Only when the entry is renewed, because the hint counts as a message of the namespace of
+        // the holder.
         let turn = usize::try_from(self.now.as_millisecond()).ok().and_then(|millis| millis.checked_rem(all.running.len()));
         if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
-            // The holder's run may have ended without releasing the slot, so each holder is hinted in turn.
+            // The holder's run may have ended without releasing the slot, so each holder is hinted
+            // in turn.
             let ObjectKey { api_version, kind, .. } = &run.update;
             let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
             if let Some(hint) = RunHint::after(0, update, Some(uid.clone())) {

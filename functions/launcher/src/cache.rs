@@ -1,4 +1,5 @@
-//! The cache entries of a run: named when its launch is recorded, and copied into the folder of its task.
+//! The cache entries of a run: named when its launch is recorded, and copied into the folder of its
+//! task.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +16,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{Launcher, Settings, request::CacheMode, spec::Prepared};
 
-/// An entry that was last written longer ago than this is written again when it is used: S3 deletes an entry by the time since
-/// then.
+/// An entry that was last written longer ago than this is written again when it is used: S3 deletes
+/// an entry by the time since then.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// Names the entries of a run, on the processor that was tried for it. `None` for a run without a stored source, or without an
-/// identity.
+/// Names the entries of a run, on the processor that was tried for it. `None` for a run without a
+/// stored source, or without an identity.
 pub(crate) fn entries(
     settings: &Settings,
     prepared: &Prepared,
@@ -69,9 +70,10 @@ fn variable(env: &driftless_contract::Env) -> Variable<'_> {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// Copies the entries that are there into the folder of a task; deletes them if the run replaces them. An entry that does not
-    /// fit the inputs any more, which may have changed since the launch was recorded, is left out. The cache is a convenience: no
-    /// error of it keeps a run from starting.
+    /// Copies the entries that are there into the folder of a task; deletes them if the run
+    /// replaces them. An entry that does not fit the inputs any more, which may have changed since
+    /// the launch was recorded, is left out. The cache is a convenience: no error of it keeps a run
+    /// from starting.
     pub(crate) async fn give_cache(&self, prepared: &Prepared, launch: &Launch, folder: &TaskFolder) -> Option<RunCache> {
         let recorded = launch.cache.as_ref()?;
         let current = entries(self.settings, prepared, CacheMode::On, launch.tried.as_ref(), self.now)?;
@@ -98,8 +100,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Some(RunCache { restored, stored, max_bytes, uncached: current.uncached })
     }
 
-    /// Copies an entry, if it is there, and writes it again if it was not used for a day. Each copy has a time limit, see
-    /// [`Objects::copy`].
+    /// Copies an entry, if it is there, and writes it again if it was not used for a day. Each copy
+    /// has a time limit, see [`Objects::copy`].
     async fn copy_cache_entry(&self, key: &str, copy: &str) -> driftless_aws::Result<bool> {
         let Some(written) = self.objects.modified(key).await? else { return Ok(false) };
         let is_there = self.objects.copy(key, copy).await?;

@@ -1,4 +1,5 @@
-//! The claim of a Pulumi stack: a Lease in the system's own namespace, whose holder is an Update's uid.
+//! The claim of a Pulumi stack: a Lease in the system's own namespace, whose holder is an Update's
+//! uid.
 
 use driftless_api::{Update, names, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -41,7 +42,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         }
     }
 
-    /// Returns whether a run without an owner holds its claim or a slot, left from an interrupted launch.
+    /// Returns whether a run without an owner holds its claim or a slot, left from an interrupted
+    /// launch.
     pub(crate) async fn holds_claim_or_slot(&self, folder: &RunFolder) -> Result<bool, crate::Error> {
         let Some(Launch { run, .. }) = self.objects.read(&folder.launch()).await? else { return Ok(false) };
         let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, run.claim.as_str()).await?;
@@ -53,8 +55,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(all.running.contains_key(&run.uid))
     }
 
-    /// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that holds it. Any other run
-    /// preempts a drift check.
+    /// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that
+    /// holds it. Any other run preempts a drift check.
     pub(crate) async fn has_claim(&self, run: &RunId, is_check: bool) -> Result<bool, Stop> {
         let Some(mut lease) = self.cluster.get::<Lease>(&self.settings.system_namespace, run.claim.as_str()).await? else {
             return Ok(false);
@@ -64,8 +66,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             return Ok(true);
         }
         if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
-            // The recorder wakes waiting runs only for a claim with this mark. After a conflict, the claim may have another
-            // holder.
+            // The recorder wakes waiting runs only for a claim with this mark. After a conflict,
+            // the claim may have another holder.
             self.cluster.replace(&lease).await?;
         }
         let annotations = lease.metadata.annotations.unwrap_or_default();
@@ -80,8 +82,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         }
         let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
         if let Some((namespace, name)) = by.split_once('/') {
-            // The sweep hints every incomplete Update. The holder may be deleted, or complete only by a status that a tenant
-            // wrote.
+            // The sweep hints every incomplete Update. The holder may be deleted, or complete only
+            // by a status that a tenant wrote.
             let holder = match self.cluster.get::<Update>(namespace, name).await {
                 // The recorder ends its run.
                 Err(Error::Unreadable { .. }) => None,

@@ -1,5 +1,5 @@
-//! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run and the last plan
-//! read is compared with that of what a run would read now.
+//! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what
+//! the last run and the last plan read is compared with that of what a run would read now.
 
 use driftless_api::{Stack, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -24,8 +24,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Some(digest(&Key::read(self.objects, self.settings).await?, stack_uid, values)))
     }
 
-    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's or the
-    /// last plan's. A missing object counts as no change, because a run would only wait for it.
+    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that
+    /// differs from the last run's or the last plan's. A missing object counts as no change,
+    /// because a run would only wait for it.
     pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
         let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
         let uid = uid_of(&stack);
@@ -66,7 +67,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         }
     }
 
-    /// Returns a prerequisite, direct or not, whose run may change the inputs of the Stack once more.
+    /// Returns a prerequisite, direct or not, whose run may change the inputs of the Stack once
+    /// more.
     async fn pending(&self, stack: &Stack) -> Result<Option<String>, Error> {
         let namespace = stack.namespace().unwrap_or_default();
         let required = |stack: &Stack| stack.spec.prerequisites.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
@@ -92,7 +94,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 }
 
-/// The Stack is a part of the digest, so that equal digests do not reveal which Stacks read the same values.
+/// The Stack is a part of the digest, so that equal digests do not reveal which Stacks read the
+/// same values.
 fn digest(key: &Key, stack_uid: &Uid, values: &Values) -> String {
     let kinds: Vec<_> = values.keys().map(|(kind, ..)| [*kind as u8]).collect();
     let values = kinds

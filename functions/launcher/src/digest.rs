@@ -33,7 +33,8 @@ impl Key {
         })?))
     }
 
-    /// HMAC-SHA256 of the parts. Each is preceded by its length, so that different lists never have the same bytes.
+    /// HMAC-SHA256 of the parts. Each is preceded by its length, so that different lists never have
+    /// the same bytes.
     pub(crate) fn digest<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
         let mut mac = self.0.clone();
         for part in parts {

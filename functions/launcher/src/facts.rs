@@ -18,7 +18,8 @@ pub(crate) struct Run {
     pub(crate) update: Update,
     pub(crate) folder: RunFolder,
     pub(crate) facts: RunFacts,
-    /// The Stack that names the Update, as read from the cluster, whatever the Update itself claims.
+    /// The Stack that names the Update, as read from the cluster, whatever the Update itself
+    /// claims.
     pub(crate) stack: Option<Stack>,
     /// The ARN of the task that owns the run.
     pub(crate) task: Option<String>,
@@ -72,8 +73,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(true)
     }
 
-    /// Returns whether the recorder has done all that follows from the outcome: the Update is complete, and the folder of its
-    /// task is empty. A concurrent launch may fill the folder later.
+    /// Returns whether the recorder has done all that follows from the outcome: the Update is
+    /// complete, and the folder of its task is empty. A concurrent launch may fill the folder
+    /// later.
     pub(crate) async fn is_published(&self, run: &Run) -> Result<bool, Error> {
         if !run.update.is_complete() {
             return Ok(false);
@@ -96,7 +98,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Standing::of_stack(is_named, hold, is_generation))
     }
 
-    /// The content of a task's folder. What a task got is not read once the task has reported its result.
+    /// The content of a task's folder. What a task got is not read once the task has reported its
+    /// result.
     async fn task_folder_facts(&self, task: &str) -> Result<TaskFolderFacts, Error> {
         let folder = keys::task(&self.settings.task_role_id, task);
         let result = self.objects.exists(&folder.result()).await?;

@@ -9,12 +9,14 @@ use crate::{
     inputs::{Inputs, Kind},
 };
 
-/// The maximum size of all files of a run with their paths, in bytes. An object may be mounted more than once.
+/// The maximum size of all files of a run with their paths, in bytes. An object may be mounted more
+/// than once.
 const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of files of a run, because empty files take memory too.
 const MAX_FILES: usize = 1000;
 
-/// Reads the files, or returns what the run waits for. Tokens are not included, because they are renewed during the run.
+/// Reads the files, or returns what the run waits for. Tokens are not included, because they are
+/// renewed during the run.
 pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[MountedFiles]) -> Result<Vec<File>, Stop> {
     let mut files = Files::default();
     for mount in mounted {

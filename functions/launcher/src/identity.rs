@@ -98,7 +98,8 @@ pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: 
     Ok(Identity { version: VERSION, cluster: access, web_identity, projected: files, expires_at })
 }
 
-/// A `RoleBinding` grants which `ServiceAccounts` a run may use, and from which namespaces runs may come.
+/// A `RoleBinding` grants which `ServiceAccounts` a run may use, and from which namespaces runs may
+/// come.
 pub(crate) fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {

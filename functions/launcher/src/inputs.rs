@@ -11,7 +11,8 @@ use k8s_openapi::{
 
 use crate::Stop;
 
-/// The maximum size of all objects that one run reads, in bytes: the function has 256 MiB for four runs at once, and holds several copies.
+/// The maximum size of all objects that one run reads, in bytes: the function has 256 MiB for four
+/// runs at once, and holds several copies.
 const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of objects that one run reads: each is a call to the API server.
 const MAX_OBJECTS: usize = 200;
@@ -50,7 +51,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         self.used
     }
 
-    /// All keys of an object with their values, or what the run waits for. Empty for an optional object that does not exist.
+    /// All keys of an object with their values, or what the run waits for. Empty for an optional
+    /// object that does not exist.
     pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
         let mut all = BTreeMap::new();
         for key in self.keys(kind, name, optional).await? {
@@ -61,7 +63,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         Ok(all)
     }
 
-    /// The names of all keys of an object, or what the run waits for. Their values do not count as read by the run.
+    /// The names of all keys of an object, or what the run waits for. Their values do not count as
+    /// read by the run.
     pub(crate) async fn keys(&mut self, kind: Kind, name: &str, optional: bool) -> Result<Vec<String>, Stop> {
         match self.data(kind, name).await? {
             Some(data) => Ok(data.keys().cloned().collect()),
@@ -70,7 +73,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         }
     }
 
-    /// One key of an object, or what the run waits for. `None` if it is optional and does not exist.
+    /// One key of an object, or what the run waits for. `None` if it is optional and does not
+    /// exist.
     pub(crate) async fn key(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<String>, Stop> {
         self.bytes(kind, name, key, optional).await?.map(|value| text(kind, name, key, &value)).transpose()
     }
@@ -111,8 +115,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
     }
 }
 
-/// A `RoleBinding` grants the namespaces that runs may come from. Without it the API server refuses, and its message names what
-/// is missing.
+/// A `RoleBinding` grants the namespaces that runs may come from. Without it the API server
+/// refuses, and its message names what is missing.
 fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {

@@ -34,7 +34,8 @@ pub struct Settings {
     pub run_limits: RunLimits,
     /// The requested lifetime of a run's tokens in seconds; they are renewed at half of it.
     pub token_seconds: u32,
-    /// The maximum size of an entry of the cache of dependencies, in bytes. `None` if there is no cache.
+    /// The maximum size of an entry of the cache of dependencies, in bytes. `None` if there is no
+    /// cache.
     pub cache_entry_bytes: Option<u64>,
     /// 32 random bytes: the key of all digests of inputs, if none is stored yet.
     pub fresh_key: SecretSlice<u8>,

@@ -1,8 +1,10 @@
-//! Starts the Fargate task for an Update, at most once. A launch is a sequence of durable steps: take the claim of the Pulumi
-//! stack, write the launch record, call `RunTask`, make the task the owner, and fill its folder. Each step is recorded before the
-//! next one, so a retry continues where the last attempt stopped.
+//! Starts the Fargate task for an Update, at most once. A launch is a sequence of durable steps:
+//! take the claim of the Pulumi stack, write the launch record, call `RunTask`, make the task the
+//! owner, and fill its folder. Each step is recorded before the next one, so a retry continues
+//! where the last attempt stopped.
 //!
-//! `driftless_core::run` decides whether a run starts, waits or is abandoned; [`facts`] reads the facts for that.
+//! `driftless_core::run` decides whether a run starts, waits or is abandoned; [`facts`] reads the
+//! facts for that.
 
 mod admission;
 mod cache;
@@ -50,7 +52,8 @@ use task_folder::Supply;
 
 /// The requeue delay after a transient error, in seconds.
 const WAIT_SECONDS: u16 = 15;
-/// The maximum number of requeues in a row for an Update that waits. The sweep starts a new series every minute.
+/// The maximum number of requeues in a row for an Update that waits. The sweep starts a new series
+/// every minute.
 const WAIT_HOPS: u8 = 8;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
@@ -135,9 +138,10 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.hint_recorder(hint, &run.update).await
     }
 
-    /// Has an Update released that was completed since the reconciliation that launched it. Its Stack may have recorded the outcome
-    /// before that, and then only this hint or the sweep releases it. Without a Stack, the recorder does: after the deletion of a
-    /// Stack, Kubernetes removes the reference to it from an Update whose Workspace still exists.
+    /// Has an Update released that was completed since the reconciliation that launched it. Its
+    /// Stack may have recorded the outcome before that, and then only this hint or the sweep
+    /// releases it. Without a Stack, the recorder does: after the deletion of a Stack, Kubernetes
+    /// removes the reference to it from an Update whose Workspace still exists.
     async fn hint_completed(&self, hint: &LaunchHint, update: &Update) -> Result<(), Error> {
         if !finalizer::is_on(update) {
             return Ok(());
@@ -158,7 +162,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// Closes a run without an owner, so that no task ever owns it. Returns `false` if it has an owner.
+    /// Closes a run without an owner, so that no task ever owns it. Returns `false` if it has an
+    /// owner.
     async fn abandon(&self, folder: &RunFolder, reason: &AbandonReason) -> Result<bool, Error> {
         let closed = Owner { version: VERSION, task: None, refused: Some(reason.to_string()), at: self.now };
         Ok(self.objects.write_once(&folder.owner(), &closed).await?)
@@ -200,8 +205,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             None => None,
         };
         let update = kept.as_ref().unwrap_or(update);
-        // The claim is in the record before it is taken, so the recorder knows what to release. A run that was abandoned earlier
-        // takes none.
+        // The claim is in the record before it is taken, so the recorder knows what to release. A
+        // run that was abandoned earlier takes none.
         let (record, is_same) = if let Some((record, _)) = recorded {
             (record, true)
         } else {
@@ -232,9 +237,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Launched::Here)
     }
 
-    /// Takes what limits the runs. Neither is released on a failure here, because a concurrent reconciliation of the same Update may
-    /// use it. The slot is taken first: a run that waits for a slot blocks no run of its stack, and a run that waits for its claim
-    /// occupies no slot.
+    /// Takes what limits the runs. Neither is released on a failure here, because a concurrent
+    /// reconciliation of the same Update may use it. The slot is taken first: a run that waits for
+    /// a slot blocks no run of its stack, and a run that waits for its claim occupies no slot.
     async fn take_slot_and_claim(&self, update: &Update, run: &RunId, request: &Request) -> Result<(), Stop> {
         let is_check = request.is_check();
         if self.settings.limits.any() {
@@ -244,7 +249,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.take_claim(run, is_check).await
     }
 
-    /// Starts the task of a launch record and makes it the owner of the run. `None` if the run has another owner or has ended.
+    /// Starts the task of a launch record and makes it the owner of the run. `None` if the run has
+    /// another owner or has ended.
     async fn own_task(
         &self,
         hint: &LaunchHint,
@@ -253,7 +259,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         folder: &RunFolder,
     ) -> Result<Option<String>, Stop> {
         let task = match self.start_task(record, folder).await {
-            // A concurrent launch won and its run may have ended: then the recorder releases what this launch took.
+            // A concurrent launch won and its run may have ended: then the recorder releases what
+            // this launch took.
             Err(Stop::Wait(..)) if self.objects.exists(&folder.owner()).await? => return Ok(None),
             started => started?,
         };
@@ -271,8 +278,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Some(task))
     }
 
-    /// Starts the task of a launch record. A user cannot fix a lack of capacity or a quota, so a refusal is no error of the
-    /// Update.
+    /// Starts the task of a launch record. A user cannot fix a lack of capacity or a quota, so a
+    /// refusal is no error of the Update.
     async fn start_task(&self, record: &Launch, folder: &RunFolder) -> Result<String, Stop> {
         let (attempt, stop) = match self.tasks.run(record).await {
             Ok(Started::Task { task }) => return Ok(task),
@@ -282,15 +289,16 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             // ECS may have started a task: the next try uses the same token.
             Err(error) => (record.attempt, not_started(error)),
         };
-        // Of concurrent launches the slower one may write an older attempt, which costs one more try.
+        // Of concurrent launches the slower one may write an older attempt, which costs one more
+        // try.
         let since = record.refused.map_or(self.now, |refused| refused.since);
         let next = Launch { attempt, refused: Some(Refused { since, last: self.now }), ..record.clone() };
         self.objects.write(&folder.launch(), &next).await?;
         Err(stop)
     }
 
-    /// Keeps a user's Update, and what it runs, until its outcome is recorded: neither a later change of its Workspace nor a
-    /// retry changes the run.
+    /// Keeps a user's Update, and what it runs, until its outcome is recorded: neither a later
+    /// change of its Workspace nor a retry changes the run.
     async fn keep_update(&self, update: &Update, ours: &DriftlessUpdate) -> Result<Update, KubernetesError> {
         let mut update = update.clone();
         finalizer::add(&mut update);
@@ -308,8 +316,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.tasks.definition(&shape).await.map_err(not_started)
     }
 
-    /// The processor on which to try the images of a shape: the other one if they are not built for the last one. `None` if the
-    /// Workspace selects a processor or names no image, because then the installation has chosen both.
+    /// The processor on which to try the images of a shape: the other one if they are not built for
+    /// the last one. `None` if the Workspace selects a processor or names no image, because then
+    /// the installation has chosen both.
     async fn architecture_to_try(&self, prepared: &spec::Prepared, image: &str) -> Result<Option<TriedArchitecture>, Error> {
         let (update, shape) = (&prepared.run.update, &prepared.shape);
         let images = shape.images(image).filter(|_| shape.architecture.is_none());
@@ -387,8 +396,8 @@ enum Launched {
     Blocked(Block),
 }
 
-/// Turns an error of ECS into the reason why an Update does not start yet. No error fails the message: it is transient, or the
-/// Update's message names who has to act.
+/// Turns an error of ECS into the reason why an Update does not start yet. No error fails the
+/// message: it is transient, or the Update's message names who has to act.
 pub(crate) fn not_started(error: driftless_aws::Error) -> Stop {
     match error {
         driftless_aws::Error::Transient { message, .. } => {

@@ -40,7 +40,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its namespace.
+    /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its
+    /// namespace.
     pub(crate) async fn guard_against(
         &self,
         hint: &LaunchHint,
@@ -85,14 +86,15 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 }
 
-/// The digest of what a run is asked to do. It is equal for the proposal and for the run that applies it. It is keyed, because it
-/// covers secret values.
+/// The digest of what a run is asked to do. It is equal for the proposal and for the run that
+/// applies it. It is keyed, because it covers secret values.
 fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, packs: &[RunPack], spec: &RunSpec) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
     let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
     let (dir, paths) = match &spec.source {
-        // Without the program, a destroy depends on no source, which may be gone before the approval.
+        // Without the program, a destroy depends on no source, which may be gone before the
+        // approval.
         RunSource::Tree { .. } if operation == Operation::Destroy && !spec.run_program => (None, None),
         RunSource::Tree { dir, paths, .. } => (Some(dir), Some(paths)),
         RunSource::Project(_) => (None, None),

@@ -1,4 +1,5 @@
-//! The policy packs that a run is held to: the trees that the policies of the cluster pin by their digests.
+//! The policy packs that a run is held to: the trees that the policies of the cluster pin by their
+//! digests.
 
 use driftless_api::{PLAN_POLICIES, governance};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -13,8 +14,9 @@ use crate::{Error, Launcher, Stop, request::Request, spec::StoredTree};
 const SOURCES: &str = "source.toolkit.fluxcd.io/v1";
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// The policy packs of a run, and their trees: those of all policies that select its namespace. Only runs with a plan have any,
-    /// because no other run of such a namespace changes resources, and only `preview` and `up` of Pulumi take them.
+    /// The policy packs of a run, and their trees: those of all policies that select its namespace.
+    /// Only runs with a plan have any, because no other run of such a namespace changes resources,
+    /// and only `preview` and `up` of Pulumi take them.
     pub(crate) async fn policy_packs(
         &self,
         hint: &LaunchHint,

@@ -18,7 +18,8 @@ pub(crate) struct Read {
     pub(crate) files: Vec<File>,
 }
 
-/// Reads the references of a workspace, for one of its stacks. `at` is the field in which the user wrote it.
+/// Reads the references of a workspace, for one of its stacks. `at` is the field in which the user
+/// wrote it.
 pub(crate) async fn read<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
     workspace: &WorkspaceSpec,
@@ -67,7 +68,8 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
     )))
 }
 
-/// Other sources of a configuration value: the variables and files of the run, and the volumes with its tokens.
+/// Other sources of a configuration value: the variables and files of the run, and the volumes with
+/// its tokens.
 type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
 
 async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {

@@ -8,8 +8,8 @@ use kube::ResourceExt as _;
 
 use crate::{Settings, snapshot};
 
-/// Everything that determines a run. It comes from the Update until the launch record is written, and only from the record
-/// afterwards.
+/// Everything that determines a run. It comes from the Update until the launch record is written,
+/// and only from the record afterwards.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) spec: UpdateSpec,
@@ -23,7 +23,8 @@ pub(crate) struct Request {
     pub(crate) plan: Option<PlanMode>,
     /// See [`Launch::spot`].
     pub(crate) spot: bool,
-    /// Decides the entries that the launch records. The default in a request that comes from the record, which has them.
+    /// Decides the entries that the launch records. The default in a request that comes from the
+    /// record, which has them.
     pub(crate) cache: CacheMode,
 }
 
@@ -40,8 +41,8 @@ pub(crate) enum CacheMode {
 }
 
 impl Request {
-    /// The request of an Update that is not launched yet, or the message that names its invalid field. `stack` is the Stack that
-    /// names it.
+    /// The request of an Update that is not launched yet, or the message that names its invalid
+    /// field. `stack` is the Stack that names it.
     pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, String> {
         let spec = update.spec.clone();
         let operation = operation(&spec)?;
@@ -59,7 +60,8 @@ impl Request {
             snapshot::check_own(settings, ours)?;
         }
         let id = |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: uid_of(stack) };
-        // Not from a Stack's Update: a user who may edit the Update may lack the right to edit the Stack.
+        // Not from a Stack's Update: a user who may edit the Update may lack the right to edit the
+        // Stack.
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
@@ -136,7 +138,8 @@ fn cache(annotations: &BTreeMap<String, String>) -> Result<CacheMode, String> {
     }
 }
 
-/// Whether the run requests Fargate Spot: its annotation decides, else only runs that change nothing do.
+/// Whether the run requests Fargate Spot: its annotation decides, else only runs that change
+/// nothing do.
 fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, String> {
     let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
     let wanted = match update.annotations().get(field).map(String::as_str) {
@@ -151,8 +154,8 @@ fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<b
     Ok(wanted && settings.spot)
 }
 
-/// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the second only if the Stack
-/// permits it.
+/// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the
+/// second only if the Stack permits it.
 fn plan(spec: &UpdateSpec, stack: Option<&Stack>) -> Option<PlanMode> {
     let stack = stack?;
     if spec.is_proposal() {

@@ -17,7 +17,8 @@ pub(crate) fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, Str
     serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
 }
 
-/// Why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
+/// Why no run can have this snapshot, which a user wrote into an Update. The Update's spec is
+/// immutable by then.
 pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
     let workspace = own_workspace(ours)?;
     let task = workspace.task(OWN_WORKSPACE);

@@ -1,4 +1,5 @@
-//! The source that a Workspace names itself: what the fetcher found, and whether to request another fetch.
+//! The source that a Workspace names itself: what the fetcher found, and whether to request another
+//! fetch.
 
 use driftless_api::OwnSource;
 use driftless_aws::{Objects, Queues, Tasks};
@@ -9,7 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{Error, Launcher};
 
-/// A fetch is requested again if the last one is older than this. A tree that was just requested is kept at least this long.
+/// A fetch is requested again if the last one is older than this. A tree that was just requested is
+/// kept at least this long.
 const RECENT: SignedDuration = SignedDuration::from_hours(12);
 
 /// A source that cannot be used is not requested for this long.
@@ -29,8 +31,9 @@ pub(crate) enum Source {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// Returns the state of a Workspace's source and requests a fetch if one is due. If the source may change, a run starts only
-    /// from a fetch after `since`, and earlier failures do not delay it.
+    /// Returns the state of a Workspace's source and requests a fetch if one is due. If the source
+    /// may change, a run starts only from a fetch after `since`, and earlier failures do not delay
+    /// it.
     pub(crate) async fn own_source(
         &self,
         workspace: &ObjectKey,
@@ -43,8 +46,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
         let (source, ask) = judge(own, outcome.as_ref(), since, self.now);
         if ask {
-            // Reconciliations that know the same request within moments of each other and are deduplicated; a later request must
-            // not be.
+            // Reconciliations that know the same request within moments of each other and are
+            // deduplicated; a later request must not be.
             let known = outcome.map(|outcome| outcome.at.to_string()).unwrap_or_default();
             let moment = (self.now.as_second() / 10).to_string();
             let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
@@ -55,8 +58,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(source)
     }
 
-    /// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is requested
-    /// again ten minutes after its rest, because the installation may serve and allow its kind by then.
+    /// Why a source that an Update names cannot be used, if the fetcher refused this digest or the
+    /// source's kind. It is requested again ten minutes after its rest, because the installation
+    /// may serve and allow its kind by then.
     pub(crate) async fn refused_source(&self, source: &ObjectKey, digest: &ArtifactDigest) -> Result<Option<String>, Error> {
         let outcome = self.objects.read(&keys::fetch(source)).await?;
         let outcome = outcome.filter(|outcome| [digest.as_str(), ""].contains(&outcome.subject.as_str()));
@@ -65,8 +69,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 }
 
-/// Returns the state of a source, and whether to request a fetch now. A resting source is not requested, because the fetcher
-/// drops the request.
+/// Returns the state of a source, and whether to request a fetch now. A resting source is not
+/// requested, because the fetcher drops the request.
 fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Timestamp>, now: Timestamp) -> (Source, bool) {
     let fetching = || (Source::Fetching(format!("fetching {own}")), true);
     let Some(outcome) = outcome else { return fetching() };

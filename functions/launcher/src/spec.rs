@@ -1,4 +1,5 @@
-//! The spec for the runner, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
+//! The spec for the runner, made from the Update's own snapshot and the Secrets and ConfigMaps that
+//! it names.
 
 use driftless_api::{
     DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer, uid_of,
@@ -28,7 +29,8 @@ use crate::{
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
 
-/// A longer project file is not read, in bytes: the function has little memory, and a tenant wrote the file.
+/// A longer project file is not read, in bytes: the function has little memory, and a tenant wrote
+/// the file.
 const MAX_PROJECT_FILE: u64 = 1 << 20;
 
 /// A run that is ready to start.
@@ -41,7 +43,8 @@ pub(crate) struct Prepared {
     pub(crate) tree: Option<StoredTree>,
     /// The policy packs that the run is held to, as in its spec.
     pub(crate) packs: Vec<StoredTree>,
-    /// What the run installs may be kept for later runs of its source: its revision is one that its Stack follows.
+    /// What the run installs may be kept for later runs of its source: its revision is one that its
+    /// Stack follows.
     pub(crate) stores: bool,
     /// What to do with the sealed copy.
     pub(crate) seal: Seal,
@@ -81,7 +84,8 @@ pub(crate) struct StoredTree {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// The snapshot in the Update; for a user's Update without one, the current state of the Workspace that it names.
+    /// The snapshot in the Update; for a user's Update without one, the current state of the
+    /// Workspace that it names.
     pub(crate) async fn snapshot(&self, hint: &LaunchHint, update: &Update, request: &Request) -> Result<Snapshot, Stop> {
         let own = hint.update.namespace.clone();
         let Some(ours) = request.spec.driftless.clone() else { return self.named_workspace(hint, update, own).await };
@@ -159,7 +163,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             }
             read => read?,
         };
-        // After the inputs, because hundreds of Updates may wait for theirs, and a manifest is large.
+        // After the inputs, because hundreds of Updates may wait for theirs, and a manifest is
+        // large.
         let (source, project, tree) = self.source_of_run(hint, &namespace, &ours, &workspace).await?;
 
         let values = inputs.values();
@@ -170,7 +175,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
         let claim =
             keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
-        // Without this document the run reports a lock that a dead run left. An error here would fail every later launch too.
+        // Without this document the run reports a lock that a dead run left. An error here would
+        // fail every later launch too.
         let lock = self.objects.read_if_valid(&keys::lock(&key.cluster, &claim)).await?;
         // Only used for the progress.
         let left = self.objects.read_if_valid(&keys::resources(&key.cluster, &claim)).await?;
@@ -270,13 +276,15 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     /// Requests a fetch of a source whose tree is missing.
     pub(crate) async fn request_tree(&self, hint: &LaunchHint, source: ObjectKey, folder: &TreeFolder) -> Result<(), Error> {
-        // The Updates of one source request it within moments of each other and are deduplicated; a later request must not be.
+        // The Updates of one source request it within moments of each other and are deduplicated; a
+        // later request must not be.
         let deduplication = keys::hash(&["launcher", folder, &(self.now.as_second() / 60).to_string()]);
         let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
         Ok(self.queues.fetch(&request, &deduplication).await?)
     }
 
-    /// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which the runner will report.
+    /// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which
+    /// the runner will report.
     async fn project_of(&self, folder: &TreeFolder, manifest: &[u8], dir: &str) -> Result<Option<ProjectInfo>, Error> {
         let Ok(manifest) = Manifest::parse(manifest) else { return Ok(None) };
         for file in PROJECT_FILES {
@@ -310,7 +318,8 @@ fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: &FetchedArtifact) -> 
     (artifact.revision.to_string(), tree)
 }
 
-/// The spec of a Workspace for a run, and a Stack's tree. For a Workspace's own source see [`Workspace::own_source`].
+/// The spec of a Workspace for a run, and a Stack's tree. For a Workspace's own source see
+/// [`Workspace::own_source`].
 pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
     let mut spec = workspace.spec;
     let tree = spec.driftless.take().and_then(|ours| ours.tree);
@@ -328,9 +337,9 @@ fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false, below_identity: true })
 }
 
-/// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the
-/// project `shop`. In Pulumi Cloud the default organization is not known here, so `dev` may be a stack that another name spells
-/// out.
+/// A stack's name with its organization and project: `dev`, `organization/dev` and
+/// `organization/shop/dev` are one stack of the project `shop`. In Pulumi Cloud the default
+/// organization is not known here, so `dev` may be a stack that another name spells out.
 fn qualified(stack: &str, project: &str) -> String {
     match stack.split('/').collect::<Vec<_>>().as_slice() {
         [stack] => format!("organization/{project}/{stack}"),

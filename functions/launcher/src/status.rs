@@ -29,8 +29,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         .await
     }
 
-    /// Changes the status of an Update whose outcome was not recorded when it was read, and hints its Stack if a wait starts,
-    /// changes or ends. The status is a view for people: after a few failed writes it is left to the next reconciliation.
+    /// Changes the status of an Update whose outcome was not recorded when it was read, and hints
+    /// its Stack if a wait starts, changes or ends. The status is a view for people: after a few
+    /// failed writes it is left to the next reconciliation.
     pub(crate) async fn set_status(
         &self,
         hint: &LaunchHint,

@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// Writes what the owner needs into its folder. The spec is last, so a task with a spec has everything. Returns `false` if
-    /// the run has ended.
+    /// Writes what the owner needs into its folder. The spec is last, so a task with a spec has
+    /// everything. Returns `false` if the run has ended.
     pub(crate) async fn fill_task_folder(
         &self,
         update: &Update,
@@ -80,8 +80,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(!self.clear_if_ended(&prepared.run.update, &prepared.run.uid, &folder).await?)
     }
 
-    /// Deletes the secrets in a task's folder if the outcome was recorded in the meantime, because the recorder had cleared the
-    /// folder before they were written. Returns whether it was.
+    /// Deletes the secrets in a task's folder if the outcome was recorded in the meantime, because
+    /// the recorder had cleared the folder before they were written. Returns whether it was.
     async fn clear_if_ended(&self, update: &ObjectKey, uid: &Uid, folder: &TaskFolder) -> Result<bool, Error> {
         let over = self.objects.exists(&keys::run(&update.cluster, uid).outcome()).await?;
         if over {
@@ -90,7 +90,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(over)
     }
 
-    /// Supplies the task that owns a run. The request is that of the launch record, because the Update may have changed.
+    /// Supplies the task that owns a run. The request is that of the launch record, because the
+    /// Update may have changed.
     pub(crate) async fn supply(&self, hint: &LaunchHint, run: &Run, needs: Supply) -> Result<(), Error> {
         let (Some(launch), Some(task)) = (&run.launch, run.task.as_deref()) else { return Ok(()) };
         let Some(request) = Request::recorded(launch) else { return Ok(()) };
@@ -135,8 +136,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 }
 
-/// Replaces the paths of tokens by the tokens. Leaves out configuration whose token the run does not have, as in a destroy with
-/// the sealed inputs of a run that mounted it, and returns the keys with the paths.
+/// Replaces the paths of tokens by the tokens. Leaves out configuration whose token the run does
+/// not have, as in a destroy with the sealed inputs of a run that mounted it, and returns the keys
+/// with the paths.
 fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<String> {
     let mut left_out = Vec::new();
     config.retain_mut(|config| {

@@ -1,4 +1,5 @@
-//! Checks a Workspace when it is created, before its first run: its status says whether runs can use it.
+//! Checks a Workspace when it is created, before its first run: its status says whether runs can
+//! use it.
 
 use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -13,7 +14,8 @@ use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, identity, requeue_in
 const WOKEN: usize = 50;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that follows the fetcher's answer.
+    /// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that
+    /// follows the fetcher's answer.
     pub(crate) async fn reconcile_workspace(&self, hint: &LaunchHint) -> Result<(), Error> {
         let key = &hint.update;
         let workspace = self.cluster.get::<Workspace>(&key.namespace, &key.name).await?;
@@ -48,7 +50,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         if lacks_account && hint.hops < WAIT_HOPS { requeue_in(self.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
     }
 
-    /// The task definition of its runs, and the state of its own source, if it has one; or why it can have no runs.
+    /// The task definition of its runs, and the state of its own source, if it has one; or why it
+    /// can have no runs.
     async fn check_workspace(&self, hint: &LaunchHint, workspace: &Workspace) -> Result<(String, Option<Source>), Stop> {
         let own = workspace.own_source().map_err(Stop::invalid)?;
         let (spec, _) = spec::runnable(workspace.clone());
@@ -97,7 +100,8 @@ mod tests {
     use super::*;
     use crate::tests::{quiet, reconcile};
 
-    /// The status of a Workspace with that spec: the conditions with their reasons and messages, and its task definition.
+    /// The status of a Workspace with that spec: the conditions with their reasons and messages,
+    /// and its task definition.
     fn status(spec: &Value, owner: &str) -> (Vec<[String; 4]>, Option<String>) {
         let world = quiet();
         let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": owner, "name": "s", "uid": "uid" });

@@ -16,15 +16,17 @@ const MAX_DELAY_SECONDS: i64 = 900;
 /// The requeue delay after a conflict: the object changed during the reconciliation.
 const CONFLICT_SECONDS: u16 = 1;
 
-/// The recorder completes an Update within this time after it has recorded the outcome, unless it is interrupted.
+/// The recorder completes an Update within this time after it has recorded the outcome, unless it
+/// is interrupted.
 const RELEASE_SECONDS: u16 = 15;
 
 /// A requeue with a longer delay follows from the elapsed time, so its hops start at zero.
 const CHAIN_SECONDS: u16 = 5;
 
 impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
-    /// Carries out a plan, unless it breaks a rule of core. A conflict with another reconciliation ends this one and requeues.
-    /// `loaded` has the facts that the plan was decided from, and the Updates of the Stack.
+    /// Carries out a plan, unless it breaks a rule of core. A conflict with another reconciliation
+    /// ends this one and requeues. `loaded` has the facts that the plan was decided from, and the
+    /// Updates of the Stack.
     pub(crate) async fn carry_out(
         &self,
         hint: &Hint,
@@ -41,8 +43,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
             metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, self.now);
             refused(snapshot, &rules)
         };
-        // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it
-        // would never be sent again.
+        // Before the status is written, because `nextLook` there says that the requeue is sent:
+        // after a crash in between, it would never be sent again.
         if let Some(at) = plan.requeue_at {
             // Rounded up, because a message that arrives early finds nothing due.
             let seconds = (at.duration_since(self.now).as_millis() + 999) / 1000;
@@ -140,20 +142,23 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
     async fn fetch(&self, hint: &Hint, source: &SourceRef, snapshot: &Snapshot) -> Result<(), Error> {
         let (api_version, kind, name) = source.object();
         let source = hint.object.sibling(api_version, kind, name);
-        // The Stacks of one source request it within moments of each other and are deduplicated; a later request must not be.
+        // The Stacks of one source request it within moments of each other and are deduplicated; a
+        // later request must not be.
         let moment = (self.now.as_second() / 10).to_string();
         let deduplication = keys::hash(&[&source.to_string(), &format!("{:?}", snapshot.source), &moment]);
         self.request_fetch(hint, source, &deduplication).await
     }
 
-    /// Requests a source from the fetcher. SQS drops another request with the same deduplication id within five minutes.
+    /// Requests a source from the fetcher. SQS drops another request with the same deduplication id
+    /// within five minutes.
     pub(crate) async fn request_fetch(&self, hint: &Hint, source: ObjectKey, deduplication: &str) -> Result<(), Error> {
         let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
         Ok(self.queues.fetch(&request, deduplication).await?)
     }
 
-    /// Launches an Update that was created in this namespace. If the API server refused the Update, because of its template, a
-    /// quota or an admission policy, an Event on the Stack names the reason, and each sweep leads to a retry.
+    /// Launches an Update that was created in this namespace. If the API server refused the Update,
+    /// because of its template, a quota or an admission policy, an Event on the Stack names the
+    /// reason, and each sweep leads to a retry.
     async fn launch_created(
         &self,
         hint: &Hint,
@@ -175,8 +180,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
     }
 
-    /// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace for the destroy of a Stack in a
-    /// terminating namespace.
+    /// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace
+    /// for the destroy of a Stack in a terminating namespace.
     async fn create_run(&self, stack: &Stack, new: &NewUpdate) -> Result<String, KubernetesError> {
         let here = async {
             let workspace = self.cluster.apply(&Workspace::of_stack(stack, new)).await?;
@@ -191,7 +196,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
     }
 
-    /// Creates the Update of a proposal, in the same namespace as that of the run that will apply the plan.
+    /// Creates the Update of a proposal, in the same namespace as that of the run that will apply
+    /// the plan.
     async fn create_proposal(&self, stack: &Stack, new: &NewUpdate) -> Result<String, KubernetesError> {
         let update = Update::of_proposal(stack, new);
         match self.create_update(update.clone()).await {
@@ -202,7 +208,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
     }
 
-    /// Creates an Update. An existing one was created by another reconciliation and counts if it is the same.
+    /// Creates an Update. An existing one was created by another reconciliation and counts if it is
+    /// the same.
     async fn create_update(&self, update: Update) -> Result<String, KubernetesError> {
         let namespace = update.namespace().unwrap_or_default();
         match self.cluster.create(&update).await {
@@ -227,7 +234,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(())
     }
 
-    /// Removes Driftless's finalizer from an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
+    /// Removes Driftless's finalizer from an Update whose outcome is on the Stack. `read` is the
+    /// Update as it was read for that.
     async fn release_update(&self, hint: &Hint, namespace: &str, name: &str, read: Option<Update>) -> Result<(), Error> {
         let is_conflict = |done: &Result<(), Error>| matches!(done, Err(Error::Kubernetes(KubernetesError::Conflict { .. })));
         if let Some(update) = read.filter(Update::is_complete) {
@@ -242,8 +250,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                 // Another reconciliation was faster. Otherwise the sweep finds the finalizer.
                 if is_conflict(&done) { Ok(()) } else { done }
             }
-            // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases
-            // it.
+            // The recorder has not completed it yet, and the Stack no longer names it: a
+            // reconciliation of the Update releases it.
             Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
                 Some(next) => Ok(self.queues.hint(&next, RELEASE_SECONDS).await?),
                 None => Ok(()),
@@ -252,7 +260,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
     }
 
-    /// Deletes a Stack whose TTL has ended. An admission policy may refuse that, and each requeue leads to another try.
+    /// Deletes a Stack whose TTL has ended. An admission policy may refuse that, and each requeue
+    /// leads to another try.
     pub(crate) async fn delete_expired(&self, stack: &Stack) -> Result<(), Error> {
         let (event_type, note) = match self.cluster.delete(stack).await {
             Ok(()) => (EventType::Normal, "TTL has ended; Stack deleted, and its resources are destroyed".to_owned()),
@@ -288,8 +297,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(())
     }
 
-    /// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in the system namespace has no
-    /// owner and is deleted first: the sweep finds it by its finalizer, so a crash between the two steps leaves no object behind.
+    /// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in
+    /// the system namespace has no owner and is deleted first: the sweep finds it by its finalizer,
+    /// so a crash between the two steps leaves no object behind.
     pub(crate) async fn remove_finalizer(&self, mut update: Update) -> Result<(), Error> {
         if update.namespace().as_deref() == Some(self.settings.system_namespace) {
             if update.metadata.deletion_timestamp.is_none() {

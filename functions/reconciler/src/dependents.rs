@@ -9,8 +9,8 @@ use kube::ResourceExt as _;
 use crate::{Error, Reconciler, carry_out::update_key, stack_key};
 
 impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
-    /// Hints the Stacks that wait for the hinted one, and has the inputs of those that read its outputs compared. A comparison
-    /// also releases a Stack that waits to run with changed inputs.
+    /// Hints the Stacks that wait for the hinted one, and has the inputs of those that read its
+    /// outputs compared. A comparison also releases a Stack that waits to run with changed inputs.
     pub(crate) async fn wake_dependents(&self, hint: &Hint, outputs: &[StackOutputs]) -> Result<(), Error> {
         let namespace = Some(hint.object.namespace.as_str());
         let waits = format!("status.driftless.waitsFor={}", hint.object.name);
@@ -40,7 +40,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(())
     }
 
-    /// Has the inputs of a Stack compared with those of its last run and its last plan, if one of them read any.
+    /// Has the inputs of a Stack compared with those of its last run and its last plan, if one of
+    /// them read any.
     async fn compare_inputs(&self, hint: &Hint, stack: &Stack) -> Result<(), Error> {
         if !stack.read_inputs().is_empty() {
             self.launch(hint, stack_key(&hint.object, &stack.name_any())).await?;

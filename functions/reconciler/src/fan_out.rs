@@ -1,5 +1,6 @@
-//! Finds the Stacks, in any namespace, for hints of the webhook: about the Kustomization or `HelmRelease` that applied them, by its
-//! labels, and about the repository of a push, by a field of their status. No list is read whole.
+//! Finds the Stacks, in any namespace, for hints of the webhook: about the Kustomization or
+//! `HelmRelease` that applied them, by its labels, and about the repository of a push, by a field
+//! of their status. No list is read whole.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use kube::ResourceExt as _;
 use crate::{Error, Reconciler};
 
 impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
-    /// Hints the Stacks and the Programs that a Kustomization or a `HelmRelease` applied, by the labels that Flux gives them. The
-    /// hint of a Program reaches its Stacks.
+    /// Hints the Stacks and the Programs that a Kustomization or a `HelmRelease` applied, by the
+    /// labels that Flux gives them. The hint of a Program reaches its Stacks.
     pub(crate) async fn hint_applied(&self, hint: &Hint) -> Result<(), Error> {
         let ObjectKey { namespace, name, .. } = &hint.object;
         // Flux applies nothing in the name of another.
@@ -40,9 +41,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(())
     }
 
-    /// Requests a fetch for the Stacks that follow the ref of a push, except for those that have the commit. The fetcher hints
-    /// each Stack after it has polled git. A Stack without a status is not found; its first reconciliation requests a fetch
-    /// anyway.
+    /// Requests a fetch for the Stacks that follow the ref of a push, except for those that have
+    /// the commit. The fetcher hints each Stack after it has polled git. A Stack without a status
+    /// is not found; its first reconciliation requests a fetch anyway.
     pub(crate) async fn fetch_pushed(&self, hint: &Hint) -> Result<(), Error> {
         let labels = self.cluster.watch_labels().await?;
         let repository = term("status.driftless.repository", &hint.object.name);
@@ -76,7 +77,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
             tracing::info!(stack = %source, commit, "push skipped: its commit is already known");
             return Ok(());
         }
-        // A replayed push finds either that the commit is known or, for five minutes, that its request is a duplicate.
+        // A replayed push finds either that the commit is known or, for five minutes, that its
+        // request is a duplicate.
         let deduplication = keys::hash(&[&source.to_string(), pushed, known.as_str()]);
         self.request_fetch(hint, source, &deduplication).await
     }

@@ -1,9 +1,9 @@
-//! Reconciles a Stack: [`load`] reads the facts, `driftless_core::decide` makes a plan from them, and [`carry_out`] is the only
-//! part that changes anything.
+//! Reconciles a Stack: [`load`] reads the facts, `driftless_core::decide` makes a plan from them,
+//! and [`carry_out`] is the only part that changes anything.
 //!
-//! A hint may name a Stack or an object that Stacks depend on. A field selector finds those Stacks in the namespace of the
-//! object. [`dependents`] wakes the Stacks that depend on one that succeeded. [`fan_out`] handles what applied Stacks, and pushes
-//! to repositories.
+//! A hint may name a Stack or an object that Stacks depend on. A field selector finds those Stacks
+//! in the namespace of the object. [`dependents`] wakes the Stacks that depend on one that
+//! succeeded. [`fan_out`] handles what applied Stacks, and pushes to repositories.
 //!
 //! The reconciler reads no Secrets and does not call ECS.
 
@@ -37,7 +37,8 @@ pub struct Settings<'a> {
     pub namespaces: WatchNamespaces,
     /// How old a tree may be when a run starts to use it.
     pub retention: Retention,
-    /// The period in which a Stack is run again, or its inputs are compared, unless the Stack sets one, in seconds.
+    /// The period in which a Stack is run again, or its inputs are compared, unless the Stack sets
+    /// one, in seconds.
     pub resync_seconds: i64,
     /// The shortest resync period, whatever the Stack sets, in seconds.
     pub min_resync_seconds: i64,
@@ -66,7 +67,8 @@ pub struct Reconciler<'a, C, O, Q> {
     pub now: Timestamp,
 }
 
-/// The requeue delay after a transient error, such as a throttle or an unavailable API server, in seconds.
+/// The requeue delay after a transient error, such as a throttle or an unavailable API server, in
+/// seconds.
 const PASSING_SECONDS: u16 = 15;
 
 impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
@@ -83,7 +85,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
 
     async fn dispatch(&self, hint: &Hint) -> Result<(), Error> {
         match (hint.object.group(), hint.object.kind.as_str()) {
-            // Their Stacks may be in any namespace, or the namespace filter that counts is not that of the object.
+            // Their Stacks may be in any namespace, or the namespace filter that counts is not that
+            // of the object.
             ("kustomize.toolkit.fluxcd.io" | "helm.toolkit.fluxcd.io", _) => self.hint_applied(hint).await,
             (PREFIX, "Repository") => self.fetch_pushed(hint).await,
             ("auto.pulumi.com", "Update") => self.reconcile_update(hint).await,
@@ -121,8 +124,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         reconciler.carry_out(hint, stack, (&snapshot, updates), plan).await
     }
 
-    /// Reconciles the single Stack that a field selector finds for a source. Several Stacks get a hint each, so that none waits
-    /// for another.
+    /// Reconciles the single Stack that a field selector finds for a source. Several Stacks get a
+    /// hint each, so that none waits for another.
     async fn reconcile_of_source(&self, hint: &Hint, field_selector: &str) -> Result<(), Error> {
         let mut pages = Pages::new(self.cluster, Some(&hint.object.namespace), Selector::Fields(field_selector));
         let Some(mut first) = pages.next().await? else { return Ok(()) };
@@ -152,12 +155,13 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         }
     }
 
-    /// Hints the Stacks of a Flux source, once it shows the revision in the hint: a notification arrives before the status is
-    /// written.
+    /// Hints the Stacks of a Flux source, once it shows the revision in the hint: a notification
+    /// arrives before the status is written.
     async fn hint_of_source(&self, hint: &Hint) -> Result<(), Error> {
         if let Some(revision) = &hint.revision {
             let source = match self.cluster.get_dynamic(&hint.object).await {
-                // The kind is not served or cannot be read: the Stack's own reconciliation reports that.
+                // The kind is not served or cannot be read: the Stack's own reconciliation reports
+                // that.
                 Err(driftless_kubernetes::Error::Permanent { .. } | driftless_kubernetes::Error::Unreadable { .. }) => None,
                 source => source?,
             };
@@ -228,8 +232,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
     }
 }
 
-/// Requeues after a transient error, such as a cluster that cannot be reached. An object that this release cannot read fails no
-/// message, because a tenant wrote it. Any other error is returned.
+/// Requeues after a transient error, such as a cluster that cannot be reached. An object that this
+/// release cannot read fails no message, because a tenant wrote it. Any other error is returned.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(driftless_kubernetes::Error::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that sends an event.

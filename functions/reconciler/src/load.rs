@@ -135,7 +135,8 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     ) -> Result<Option<TreeState>, Error> {
         let key = keys::tree(&self.key(stack, source), digest).manifest();
         let Some((document, modified)) = self.reconciler.objects.get_modified(&key).await? else { return Ok(None) };
-        // An old tree may be about to be deleted: it counts as not stored, and the fetcher stores it again.
+        // An old tree may be about to be deleted: it counts as not stored, and the fetcher stores
+        // it again.
         if !self.reconciler.settings.retention.is_usable(modified, now) {
             return Ok(None);
         }

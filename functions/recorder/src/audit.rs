@@ -9,7 +9,8 @@ use kube::ResourceExt as _;
 use crate::{Error, Recorder};
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Writes the audit record of a recorded run. The first record stays: after a crash, a second one could know less.
+    /// Writes the audit record of a recorded run. The first record stays: after a crash, a second
+    /// one could know less.
     pub(crate) async fn write_audit_record(
         &self,
         update: Option<&Update>,
@@ -31,7 +32,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     }
 }
 
-/// The record. What ran is in the launch record, because a user could have changed an Update that never started.
+/// The record. What ran is in the launch record, because a user could have changed an Update that
+/// never started.
 fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outcome: &Outcome) -> AuditRecord {
     let request = launch.and_then(|launch| launch.request.as_ref());
     let mode = request.and_then(|request| request.plan.as_ref());
@@ -65,7 +67,8 @@ fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outc
     }
 }
 
-/// The client that wrote the Update first. The API server sets the name from the request, and its own audit log has the user.
+/// The client that wrote the Update first. The API server sets the name from the request, and its
+/// own audit log has the user.
 fn creator(update: &Update) -> Option<String> {
     let managers = update.metadata.managed_fields.iter().flatten().filter(|manager| manager.subresource.is_none());
     managers.min_by_key(|manager| manager.time.as_ref().map(|time| time.0)).and_then(|manager| manager.manager.clone())

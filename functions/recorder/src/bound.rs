@@ -1,5 +1,5 @@
-//! Bounds what a task reported, because the tenant's program may have written it and it becomes part of objects. A Stack that
-//! etcd refuses, above 1.5 MiB, could not even be deleted.
+//! Bounds what a task reported, because the tenant's program may have written it and it becomes
+//! part of objects. A Stack that etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{
     Drift, FailureReason, Installed, Phase, PlanMode, PlannedChanges, PreviewedChange, ProjectInfo, ResourceFailure,
@@ -16,14 +16,15 @@ const MAX_ENTRIES: usize = 200;
 /// The maximum number of failed resources.
 const MAX_FAILURES: usize = 10;
 
-/// The maximum memory of a parsed report, in bytes: a function has 256 MiB, for four messages at once.
+/// The maximum memory of a parsed report, in bytes: a function has 256 MiB, for four messages at
+/// once.
 pub(crate) const MAX_PARSED: usize = 16 << 20;
 
 /// The length of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
 
-/// Returns as much of a result as can be kept, for a run with an owner since `owned`. Outputs that are too large are left out and
-/// do not change the verdict.
+/// Returns as much of a result as can be kept, for a run with an owner since `owned`. Outputs that
+/// are too large are left out and do not change the verdict.
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
@@ -57,8 +58,8 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     }
 }
 
-/// Returns the result with a plan only if the launcher asked for one. A success without it, or with another one than the approved, is
-/// the claim of a program, so it counts as a failure.
+/// Returns the result with a plan only if the launcher asked for one. A success without it, or with
+/// another one than the approved, is the claim of a program, so it counts as a failure.
 pub(crate) fn of_mode(mode: Option<&PlanMode>, mut result: RunResult) -> RunResult {
     let hash = result.plan.as_ref().map(|plan| &plan.hash);
     let problem = match mode {

@@ -1,5 +1,6 @@
-//! Keeps the dependencies that a run installed for later runs. Only the recorder creates cache entries: the launch record names their keys,
-//! and a task's archive becomes an entry only after a successful run.
+//! Keeps the dependencies that a run installed for later runs. Only the recorder creates cache
+//! entries: the launch record names their keys, and a task's archive becomes an entry only after a
+//! successful run.
 
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
@@ -13,7 +14,8 @@ use crate::{Error, Recorder};
 /// The maximum number of entries that make room for a new one.
 const MAX_EVICTED: usize = 32;
 
-/// Parts of the messages of languages, of Pulumi and of the kernel about packages and plugins that cannot be used.
+/// Parts of the messages of languages, of Pulumi and of the kernel about packages and plugins that
+/// cannot be used.
 const UNUSABLE: [&str; 9] = [
     "annot find module",
     "ERR_MODULE_NOT_FOUND",
@@ -26,15 +28,17 @@ const UNUSABLE: [&str; 9] = [
     "language plugin",
 ];
 
-/// The entries that a run may change: those of what a Stack follows, which a preview and an Update by hand are not.
+/// The entries that a run may change: those of what a Stack follows, which a preview and an Update
+/// by hand are not.
 fn changeable(launch: &Launch) -> Option<&LaunchCache> {
     let is_followed = !launch.preview && launch.request.as_ref().is_some_and(|request| request.stack.is_some());
     launch.cache.as_ref().filter(|_| is_followed)
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Deletes the entries that a run restored if it failed because of its packages or plugins: the next run installs them. The
-    /// cache is a convenience: no error of it keeps an outcome from being recorded.
+    /// Deletes the entries that a run restored if it failed because of its packages or plugins: the
+    /// next run installs them. The cache is a convenience: no error of it keeps an outcome from
+    /// being recorded.
     pub(crate) async fn discard_cache(&self, launch: &Launch, outcome: &Outcome) {
         let (Some(cache), Some(installed), Verdict::Failed { reason, message, .. }) =
             (changeable(launch), &outcome.installed, &outcome.verdict)
@@ -51,7 +55,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Makes the archives of a successful run entries. An error ends that: the Update becomes complete only after it.
+    /// Makes the archives of a successful run entries. An error ends that: the Update becomes
+    /// complete only after it.
     pub(crate) async fn keep_cache(&self, launch: &Launch, task: &TaskFolder, outcome: &Outcome) {
         let (Some(cache), Some(installed), Verdict::Succeeded {}) = (changeable(launch), &outcome.installed, &outcome.verdict)
         else {
@@ -66,7 +71,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Makes an archive of a task an entry. Entries of its namespace make room for it, the least recently used first.
+    /// Makes an archive of a task an entry. Entries of its namespace make room for it, the least
+    /// recently used first.
     async fn keep_archive(&self, archive: &str, entry: &str) -> Result<(), Error> {
         let (bytes, limit) =
             (self.objects.size(archive, 0).await?, self.settings.cache_entry_bytes.min(self.settings.cache_namespace_bytes));
@@ -98,7 +104,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// The entries of a namespace, by when they were last written: the launcher writes those that are used again each day.
+    /// The entries of a namespace, by when they were last written: the launcher writes those that
+    /// are used again each day.
     async fn least_recently_used(&self, namespace: &str) -> Result<Vec<String>, Error> {
         let mut entries = Vec::new();
         loop {

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 /// The shortest time that Fargate bills for a task.
 const BILLED_SECONDS: f64 = 60.0;
 
-/// Counts a run that ended. Only the recorder that wrote the outcome does it, so that no redelivery counts the run twice; a crash
-/// at that moment loses it.
+/// Counts a run that ended. Only the recorder that wrote the outcome does it, so that no redelivery
+/// counts the run twice; a crash at that moment loses it.
 ///
-/// The duration is measured by the functions' clocks, from the time the task became the owner: the task's own times prove
-/// nothing.
+/// The duration is measured by the functions' clocks, from the time the task became the owner: the
+/// task's own times prove nothing.
 pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Launch>, outcome: &Outcome, now: Timestamp) {
     let operation = update.and_then(|update| Operation::parse(update.spec.operation.as_deref()?));
     let ended = match (&outcome.verdict, &owner.task) {

@@ -11,8 +11,9 @@ use crate::{Error, Recorder};
 pub(crate) const MAX_REPORT: u64 = 4 << 20;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not return counts as empty,
-    /// because the end of a run must not depend on how its task stored a report.
+    /// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not
+    /// return counts as empty, because the end of a run must not depend on how its task stored a
+    /// report.
     pub(crate) async fn read_report<D>(&self, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
         match self.objects.get_range(key, 0, MAX_REPORT).await {
             Err(driftless_aws::Error::Permanent { call, message }) => {

@@ -27,7 +27,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     }
 }
 
-/// The Stack of an Update, without its spec: an Event and an owner reference need only its identity.
+/// The Stack of an Update, without its spec: an Event and an owner reference need only its
+/// identity.
 pub(crate) fn stack_of(update: &Update, settings: &Settings) -> Option<Stack> {
     let StackReference { name, namespace, uid } = update.stack(&settings.system_namespace)?;
     let mut stack = Stack::new(&name, StackSpec::default());

@@ -47,12 +47,14 @@ impl Run {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// The run that a hint names. `None` if there is no Update of that name and no uid to find its run by.
+    /// The run that a hint names. `None` if there is no Update of that name and no uid to find its
+    /// run by.
     pub(crate) async fn find_run(&self, hint: &RunHint) -> Result<Option<Run>, Error> {
         let key = &hint.update;
         let (update, is_readable) = match self.cluster.get::<Update>(&key.namespace, &key.name).await {
-            // Without this, its task could outlive every limit and keep its slot from other namespaces. Another release may be
-            // able to read the Update, so only the limits end its task.
+            // Without this, its task could outlive every limit and keep its slot from other
+            // namespaces. Another release may be able to read the Update, so only the limits end
+            // its task.
             Err(error @ KubernetesError::Unreadable { .. }) => {
                 tracing::warn!(update = %key, %error, "cannot read an Update; its run is recorded without it");
                 (None, false)
@@ -73,7 +75,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(Some(Run { folder, facts, update, owner, task, launch, reported, result, outcome, key: key.clone(), uid }))
     }
 
-    /// Reads the launch record if it was not read before. Every outcome needs it to name its run and the claim to release.
+    /// Reads the launch record if it was not read before. Every outcome needs it to name its run
+    /// and the claim to release.
     pub(crate) async fn read_launch(&self, run: &mut Run) -> Result<(), Error> {
         if run.facts.launch.is_none() {
             run.launch = self.objects.read(&run.folder.launch()).await?;
@@ -82,7 +85,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// Reads a fact. Returns `false` if only the launcher reads it, so that there is nothing to record.
+    /// Reads a fact. Returns `false` if only the launcher reads it, so that there is nothing to
+    /// record.
     pub(crate) async fn read_fact(&self, run: &mut Run, need: Need) -> Result<bool, Error> {
         match need {
             Need::Outcome => {
@@ -109,7 +113,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             }
             Need::Began => {
                 let Some(task) = &run.task else { return Ok(false) };
-                // The runner writes its progress before it calls Pulumi, and the lock before the operation.
+                // The runner writes its progress before it calls Pulumi, and the lock before the
+                // operation.
                 let began = self.objects.exists(&task.progress()).await? || self.objects.exists(&task.lock()).await?;
                 run.facts.began = Some(began);
             }

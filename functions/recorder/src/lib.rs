@@ -1,6 +1,7 @@
-//! Records how a run ended, exactly once, and publishes it. The outcome is written to the bucket first, then the outputs Secret.
-//! Then the recorder releases the claim, deletes the content of the task folder, and marks the Update complete as the last step.
-//! A message only names a run; the facts are read from the task's folder and from ECS.
+//! Records how a run ended, exactly once, and publishes it. The outcome is written to the bucket
+//! first, then the outputs Secret. Then the recorder releases the claim, deletes the content of the
+//! task folder, and marks the Update complete as the last step. A message only names a run; the
+//! facts are read from the task's folder and from ECS.
 
 mod audit;
 mod bound;
@@ -69,14 +70,17 @@ pub struct Recorder<'a, C, O, Q, T> {
 pub enum Due {
     /// Record the end of the run. Nothing more is read if the run is live.
     Outcome,
-    /// The same, as requested by a function: an event of the end may be lost, or its handling was interrupted.
+    /// The same, as requested by a function: an event of the end may be lost, or its handling was
+    /// interrupted.
     Repair,
-    /// Show the run's progress. That uses no resource that tenants share and is never requeued, because a task may write progress
-    /// at any rate. The next progress shows what this one missed, and the sweep finds a run whose task has ended.
+    /// Show the run's progress. That uses no resource that tenants share and is never requeued,
+    /// because a task may write progress at any rate. The next progress shows what this one missed,
+    /// and the sweep finds a run whose task has ended.
     Progress,
 }
 
-/// The runs that a message may concern: their Updates, and what it requests for them. A live task without a run is stopped here.
+/// The runs that a message may concern: their Updates, and what it requests for them. A live task
+/// without a run is stopped here.
 pub async fn runs<O: Objects, T: Tasks>(
     objects: &O,
     tasks: &T,
@@ -109,8 +113,8 @@ pub async fn runs<O: Objects, T: Tasks>(
     Ok(hints)
 }
 
-/// Merges a message into another about the end of the same task, and returns whether it did: a task's result and its stop are
-/// often in one batch.
+/// Merges a message into another about the end of the same task, and returns whether it did: a
+/// task's result and its stop are often in one batch.
 #[must_use]
 pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
     let ended = |message: &RunMessage| match message {
@@ -128,7 +132,8 @@ pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> boo
 const PASSING_SECONDS: u16 = 15;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Does what is requested for the run of an Update. A transient error requeues an outcome; any other is returned.
+    /// Does what is requested for the run of an Update. A transient error requeues an outcome; any
+    /// other is returned.
     pub async fn handle(&self, hint: &RunHint, due: Due) -> Result<(), Error> {
         if hint.hops >= MAX_HOPS {
             metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, self.now);
@@ -189,8 +194,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                     if !self.objects.write_once(&folder.outcome(), &outcome).await?
                         && self.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)
                     {
-                        // Another recorder won the race and publishes its own outcome. If it crashes, SQS delivers its message
-                        // again.
+                        // Another recorder won the race and publishes its own outcome. If it
+                        // crashes, SQS delivers its message again.
                         return Ok(());
                     }
                     tracing::info!(update = %hint.update, verdict = ?outcome.verdict, "recorded");

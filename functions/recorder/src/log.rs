@@ -1,5 +1,5 @@
-//! The log of a run for users who can read the Update's namespace but nothing on AWS: its last part in a ConfigMap, and a link to
-//! all of it.
+//! The log of a run for users who can read the Update's namespace but nothing on AWS: its last part
+//! in a ConfigMap, and a link to all of it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Recorder, owned};
 
-/// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part rewrites it.
+/// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part
+/// rewrites it.
 const MAX_LOG: usize = 512 << 10;
 
 /// The maximum size of a live log that is kept, in bytes.
@@ -42,8 +43,8 @@ pub(crate) enum NotStored {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Copies the rest of a log when its run is recorded, and publishes an Event if it cannot be copied. Returns the name of the
-    /// ConfigMap, if the task wrote a log.
+    /// Copies the rest of a log when its run is recorded, and publishes an Event if it cannot be
+    /// copied. Returns the name of the ConfigMap, if the task wrote a log.
     pub(crate) async fn finish_log(&self, update: &Update, task: &TaskFolder) -> Result<Option<String>, Error> {
         match self.copy_log(update, task, MAX_LOG_CHUNKS).await {
             Ok(name) => Ok(name),
@@ -65,8 +66,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(LogLink::new(link.url, link.expires))
     }
 
-    /// Writes a new link to the kept log of a published run into its Update, if a reader asks for it. Returns `false` otherwise.
-    /// The log is kept after the run has released everything, so nothing else is left to do.
+    /// Writes a new link to the kept log of a published run into its Update, if a reader asks for
+    /// it. Returns `false` otherwise. The log is kept after the run has released everything, so
+    /// nothing else is left to do.
     pub(crate) async fn renew_log_link(&self, update: Option<&Update>, outcome: &Outcome) -> Result<bool, Error> {
         let kept = keys::log(&outcome.run.update, &outcome.run.uid);
         let Some(update) = update.filter(|update| update.asks_for_log(self.now)) else { return Ok(false) };
@@ -79,8 +81,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(true)
     }
 
-    /// Copies the live log of a recorded run to where it is kept and where no task can change it, and returns the link to the
-    /// copy, if the task wrote a log. A recorded link is kept until it is due for renewal.
+    /// Copies the live log of a recorded run to where it is kept and where no task can change it,
+    /// and returns the link to the copy, if the task wrote a log. A recorded link is kept until it
+    /// is due for renewal.
     pub(crate) async fn keep_log(&self, update: &Update, outcome: &Outcome, task: &TaskFolder) -> Result<Option<LogLink>, Error> {
         if update.is_complete() && !update.needs_log_link(self.now) {
             return Ok(update.status.as_ref().and_then(|status| status.driftless.as_ref()?.log_link.clone()));
@@ -102,11 +105,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Copies up to `most` parts that the ConfigMap does not have yet. Returns its name, if there is one.
+    /// Copies up to `most` parts that the ConfigMap does not have yet. Returns its name, if there
+    /// is one.
     pub(crate) async fn copy_log(&self, update: &Update, task: &TaskFolder, most: u16) -> Result<Option<String>, NotStored> {
         let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
-        // The Update of a terminating namespace: tenants cannot read the system namespace, so the right to write ConfigMaps there
-        // would serve no purpose.
+        // The Update of a terminating namespace: tenants cannot read the system namespace, so the
+        // right to write ConfigMaps there would serve no purpose.
         if namespace == self.settings.system_namespace {
             return Ok(None);
         }
@@ -167,8 +171,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(true)
     }
 
-    /// A part that the task wrote; `None` at the end of the log. The tenant's program may have written it, so it is cut and
-    /// stripped of what a terminal would execute.
+    /// A part that the task wrote; `None` at the end of the log. The tenant's program may have
+    /// written it, so it is cut and stripped of what a terminal would execute.
     async fn log_part(&self, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
         let content = match self.objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
             Err(AwsError::Permanent { call, message }) => {

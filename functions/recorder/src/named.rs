@@ -81,8 +81,8 @@ struct Writer<'a, C> {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Writes the outputs of a successful update into the objects that its Stack names, and deletes those that the Stack no
-    /// longer names. The bucket has a list of all that may exist.
+    /// Writes the outputs of a successful update into the objects that its Stack names, and deletes
+    /// those that the Stack no longer names. The bucket has a list of all that may exist.
     pub(crate) async fn write_named_outputs(
         &self,
         update: &Update,
@@ -131,8 +131,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
 }
 
 impl<C: Cluster> Writer<'_, C> {
-    /// Writes the object that the Stack names, or deletes one that it no longer names. A refusal of the API server is a problem
-    /// to report and does not keep the run from ending.
+    /// Writes the object that the Stack names, or deletes one that it no longer names. A refusal of
+    /// the API server is a problem to report and does not keep the run from ending.
     async fn settle<K: Receiver>(&mut self, name: &str, wanted: Option<&StackOutputs>) -> Result<(), Error> {
         let kind = K::KIND;
         let mut tries = TRIES;

@@ -16,7 +16,8 @@ use crate::{
     facts::{Run, is_interrupted},
 };
 
-/// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
+/// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about
+/// 200 bytes.
 pub(crate) const MAX_LOCK: usize = 4 << 10;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
@@ -92,8 +93,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(outcome)
     }
 
-    /// Records that the images are not built for the task's processor, and returns the end of the message. `None` if the
-    /// Workspace selects the processor.
+    /// Records that the images are not built for the task's processor, and returns the end of the
+    /// message. `None` if the Workspace selects the processor.
     async fn next_architecture(&self, launch: Option<&Launch>) -> Result<Option<String>, Error> {
         let Some((run, tried)) = launch.and_then(|launch| Some((&launch.run, launch.tried.as_ref()?))) else { return Ok(None) };
         let TriedArchitecture { images, architecture, other_failed } = tried;
@@ -110,8 +111,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }))
     }
 
-    /// Records the content of the backend's lock that a dead Pulumi left, so that the next run of the same stack can remove it.
-    /// Pulumi is dead if its task is (`gone`), or if the runner says so.
+    /// Records the content of the backend's lock that a dead Pulumi left, so that the next run of
+    /// the same stack can remove it. Pulumi is dead if its task is (`gone`), or if the runner says
+    /// so.
     async fn keep_lock(&self, task: &TaskFolder, run: &RunId, gone: Option<Timestamp>) -> Result<(), Error> {
         let Some(document) = self.read_report(&task.lock()).await? else { return Ok(()) };
         let lock = match Lock::parse(&document) {
@@ -150,7 +152,8 @@ const ABANDONED: &str = "run was abandoned before its task started";
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot reclaimed the capacity";
 
-/// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner could not use S3.
+/// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner
+/// could not use S3.
 fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {

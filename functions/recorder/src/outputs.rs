@@ -16,15 +16,15 @@ use crate::{Error, Recorder, document::sha256, owned};
 /// The replacement of a secret value, as in PKO.
 const MASK: &str = "[secret]";
 
-/// The maximum size of the outputs in a status, in bytes. The API server records the path of each value beside it, which is up to
-/// three times as long, and etcd accepts objects up to 1.5 MiB.
+/// The maximum size of the outputs in a status, in bytes. The API server records the path of each
+/// value beside it, which is up to three times as long, and etcd accepts objects up to 1.5 MiB.
 const MAX_SHOWN: usize = 256 << 10;
 
 /// The replacement of an output that no Secret holds.
 const TOO_LARGE: &str = "[not stored: the outputs exceed 1 MiB; make this one smaller]";
 
-/// The outputs for a status: secret ones are masked, and the largest are replaced by a note until the others fit. `left_out`
-/// names the outputs that `secret`, the outputs Secret, does not hold.
+/// The outputs for a status: secret ones are masked, and the largest are replaced by a note until
+/// the others fit. `left_out` names the outputs that `secret`, the outputs Secret, does not hold.
 pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String], secret: &str) -> BTreeMap<String, Value> {
     let keys = output_keys(outputs.keys().map(String::as_str));
     let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
@@ -61,9 +61,9 @@ fn written(json: &str) -> usize {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from exactly the result that the
-    /// outcome was made from. `result` is the task's result if it was just read. Returns the name of the Secret, if there are
-    /// outputs.
+    /// Creates the outputs Secret of an Update, and writes the objects that its Stack names, from
+    /// exactly the result that the outcome was made from. `result` is the task's result if it was
+    /// just read. Returns the name of the Secret, if there are outputs.
     pub(crate) async fn store_outputs(
         &self,
         update: &Update,
@@ -84,7 +84,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             None => self.read_report(&task.result()).await?,
         };
         let Some(document) = document else {
-            // The result is deleted once the Secret exists or cannot be created: the status then has its name or the reason.
+            // The result is deleted once the Secret exists or cannot be created: the status then
+            // has its name or the reason.
             if update.is_complete() {
                 return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
             }
@@ -125,8 +126,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(None)
     }
 
-    /// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or
-    /// one with a forged owner, can have the same name.
+    /// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A
+    /// Secret of an earlier Update, or one with a forged owner, can have the same name.
     async fn has_outputs_secret(&self, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
         let found = match self.cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await {
             // The recorder's own Secret is always readable.

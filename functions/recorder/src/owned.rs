@@ -1,5 +1,5 @@
-//! The objects that a run leaves beside its Update and that are deleted with the Update: the outputs Secret and the ConfigMap
-//! with the log.
+//! The objects that a run leaves beside its Update and that are deleted with the Update: the
+//! outputs Secret and the ConfigMap with the log.
 
 use driftless_api::{Update, names};
 use kube::{Resource as _, ResourceExt, core::ObjectMeta};

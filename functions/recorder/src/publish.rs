@@ -8,7 +8,8 @@ use kube::ResourceExt as _;
 
 use crate::{Due, Error, Recorder, facts::Run, status};
 
-/// The result, the end of the task and its progress are separate messages, and each may write the Update at the same time.
+/// The result, the end of the task and its progress are separate messages, and each may write the
+/// Update at the same time.
 const STATUS_TRIES: u32 = 3;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
@@ -22,7 +23,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         // Another release may have written the record and the outcome.
         let launch = if is_launch_known { launch } else { self.objects.read_if_valid(&folder.launch()).await? };
         let arn = owner.and_then(|owner| owner.task);
-        // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
+        // A task can report a result and run on. Its claim and slot are released only after ECS
+        // accepted the stop.
         if let Some(arn) = &arn {
             self.tasks.stop(arn, "run is recorded").await?;
         }
@@ -32,14 +34,16 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         if let Some(update) = published {
             self.hand_over(hint, due, update).await?;
         }
-        // Last: until then, a message about the task finds its run. After a crash, only that message is delivered again.
+        // Last: until then, a message about the task finds its run. After a crash, only that
+        // message is delivered again.
         if let Some(task) = &task {
             self.objects.delete(&task.run()).await?;
         }
         Ok(())
     }
 
-    /// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the completed Update, if it exists.
+    /// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the
+    /// completed Update, if it exists.
     pub(crate) async fn publish(
         &self,
         hint: &RunHint,
@@ -75,8 +79,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             },
             None => status::Log::default(),
         };
-        // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
-        // status, which is corrected here.
+        // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A
+        // user may have written a complete status, which is corrected here.
         let mut tries = STATUS_TRIES;
         loop {
             let told = update.is_complete();
@@ -111,8 +115,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     async fn hand_over(&self, hint: &RunHint, due: Due, mut update: Update) -> Result<(), Error> {
         if let Some(StackReference { name, namespace, .. }) = update.stack(&self.settings.system_namespace) {
             let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-            // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the
-            // Stack. A released one that asks for an expired log would be hinted in a loop.
+            // After an interruption, the Stack may name another Update. A reconciliation of this
+            // one releases it and hints the Stack. A released one that asks for an expired log
+            // would be hinted in a loop.
             let is_repaired = due == Due::Repair && finalizer::is_on(&update);
             let object = if is_repaired { hint.update.clone() } else { stack };
             self.queues.hint(&Hint::new(object), 0).await?;
@@ -124,8 +129,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// Deletes what the task received and what it reported. The log stays in the folder until that expires, because a copy of it
-    /// may still be in progress, and so do policy packs, which have no secrets. `in/run` stays until everything is published.
+    /// Deletes what the task received and what it reported. The log stays in the folder until that
+    /// expires, because a copy of it may still be in progress, and so do policy packs, which have
+    /// no secrets. `in/run` stays until everything is published.
     async fn delete_task_documents(&self, task: &TaskFolder) -> Result<(), Error> {
         let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
         let tree = task.tree();

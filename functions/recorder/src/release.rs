@@ -47,9 +47,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Releases the claim, and deletes the record of an earlier run's lock that this run removed or did not find. A run without
-    /// changes may have skipped the check for a lock, and its resources are not counted. Returns whether another run may wait for
-    /// the claim.
+    /// Releases the claim, and deletes the record of an earlier run's lock that this run removed or
+    /// did not find. A run without changes may have skipped the check for a lock, and its resources
+    /// are not counted. Returns whether another run may wait for the claim.
     async fn release_claim(&self, of: Option<&Update>, outcome: &Outcome) -> Result<bool, Error> {
         let RunId { update, uid, claim } = &outcome.run;
         if claim.is_empty() {
@@ -66,7 +66,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         let mut tries = TRIES;
         loop {
             let lease = self.cluster.get::<Lease>(&self.settings.system_namespace, claim.as_str()).await?;
-            // A recorder that was interrupted before the Update was complete may have deleted the Lease and woken no Update.
+            // A recorder that was interrupted before the Update was complete may have deleted the
+            // Lease and woken no Update.
             let Some(lease) = lease.filter(held) else { return Ok(of.is_none_or(|update| !update.is_complete())) };
             tries -= 1;
             match self.cluster.delete(&lease).await {
@@ -78,8 +79,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// The Updates that wait for a claim in the namespace that a run counts for: destroys first, then the oldest. Each of them
-    /// checks itself whether it waits for this claim.
+    /// The Updates that wait for a claim in the namespace that a run counts for: destroys first,
+    /// then the oldest. Each of them checks itself whether it waits for this claim.
     async fn claimants(&self, update: Option<&Update>, run: &ObjectKey) -> Vec<ObjectKey> {
         let system = &self.settings.system_namespace;
         let stack = update.and_then(|update| update.stack(system));

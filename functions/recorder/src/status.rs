@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{Error, Recorder, log};
 
-/// The maximum length of a step, in bytes, because the tenant's program may have written the progress.
+/// The maximum length of a step, in bytes, because the tenant's program may have written the
+/// progress.
 const MAX_STEP: usize = 1024;
 
 /// Where the log of a recorded run is.
@@ -25,8 +26,8 @@ pub(crate) struct Log {
 const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
-    /// Shows the progress and the log of a live run. A status is a view: if it cannot be read or written, it is left to the next
-    /// reconciliation.
+    /// Shows the progress and the log of a live run. A status is a view: if it cannot be read or
+    /// written, it is left to the next reconciliation.
     pub(crate) async fn show_progress(&self, mut update: Update, task: &TaskFolder, owned: Timestamp) -> Result<(), Error> {
         let Some(document) = self.read_report(&task.progress()).await? else { return Ok(()) };
         let progress = match Progress::parse(&document) {
@@ -64,9 +65,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     }
 }
 
-/// Writes an outcome into the Update's status; the result depends on nothing else. `task` is the ARN of the owner, which a short
-/// run may end before its launcher has shown it. `message` is the one in the Update's spec, which Pulumi repeats for an operation
-/// that changed something.
+/// Writes an outcome into the Update's status; the result depends on nothing else. `task` is the
+/// ARN of the owner, which a short run may end before its launcher has shown it. `message` is the
+/// one in the Update's spec, which Pulumi repeats for an operation that changed something.
 pub(crate) fn fill(
     status: &mut UpdateStatus,
     outcome: &Outcome,
@@ -106,8 +107,8 @@ pub(crate) fn fill(
     }
 }
 
-/// Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and every reconciliation would
-/// write it again.
+/// Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and
+/// every reconciliation would write it again.
 fn whole(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

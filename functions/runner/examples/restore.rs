@@ -1,6 +1,8 @@
-//! Measures how long an archive of the cache takes to restore beside `tar --zstd -xf` of the same content.
+//! Measures how long an archive of the cache takes to restore beside `tar --zstd -xf` of the same
+//! content.
 //!
-//! `restore DIR` measures below a directory. It calls itself for each part, so that each part has its own peak of memory.
+//! `restore DIR` measures below a directory. It calls itself for each part, so that each part has
+//! its own peak of memory.
 
 #[path = "../src/archive/mod.rs"]
 #[allow(unused_imports, reason = "the runner uses more")]
@@ -78,7 +80,8 @@ fn this(arguments: &[&str]) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Runs a command and returns its time; also prints the processor time, which other programs on the machine change less.
+/// Runs a command and returns its time; also prints the processor time, which other programs on the
+/// machine change less.
 fn timed(what: &str, command: &mut Command) -> Outcome<f64> {
     let (start, before) = (Instant::now(), children()?);
     if !command.status()?.success() {

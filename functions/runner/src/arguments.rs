@@ -1,15 +1,17 @@
-//! The arguments of Pulumi's calls. A secret is never an argument, because other processes can see those.
+//! The arguments of Pulumi's calls. A secret is never an argument, because other processes can see
+//! those.
 
 use std::path::{Path, PathBuf};
 
 use driftless_contract::{Config, ConfigValue, Lock, Operation, RunSpec};
 use serde_json::{Value, json};
 
-/// A longer value goes to standard input: Linux accepts 128 KiB for one argument, and JSON in JSON may be three times as long.
+/// A longer value goes to standard input: Linux accepts 128 KiB for one argument, and JSON in JSON
+/// may be three times as long.
 pub(crate) const MAX_ARGUMENT_BYTES: usize = 32 << 10;
 
-/// The maximum length of the shorter values of one call: together they may be one argument, and Linux limits all arguments of a
-/// call too.
+/// The maximum length of the shorter values of one call: together they may be one argument, and
+/// Linux limits all arguments of a call too.
 const MAX_CALL_BYTES: usize = 100 << 10;
 
 /// A call of Pulumi: its arguments and its standard input.
@@ -52,8 +54,8 @@ pub(crate) fn select(spec: &RunSpec) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Sets the stack's configuration: plain values in as few calls as possible, each secret in its own call, through standard input.
-/// A path overwrites what was set before it.
+/// Sets the stack's configuration: plain values in as few calls as possible, each secret in its own
+/// call, through standard input. A path overwrites what was set before it.
 pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
     let stack = Some(stack);
     let on_input = |config: &Config| config.secret || text(config).len() > MAX_ARGUMENT_BYTES;
@@ -87,7 +89,8 @@ pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
         let arguments = ["config", "set", kind].into_iter().chain(path);
         let mut call = Call::new(arguments, stack);
         call.arguments.extend(["--".into(), config.key.clone()]);
-        // Pulumi removes one newline from the end of its input. Only versions since June 2026 have `--raw`, which keeps it.
+        // Pulumi removes one newline from the end of its input. Only versions since June 2026 have
+        // `--raw`, which keeps it.
         call.input = text(config) + "\n";
         calls.push(call);
     }
@@ -178,7 +181,8 @@ pub(crate) fn refreshes_before(spec: &RunSpec) -> bool {
     spec.expect_no_refresh_changes && matches!(spec.operation, Operation::Up | Operation::Preview)
 }
 
-/// The refresh that must find no changes. It writes nothing, because the next run would then count its findings as expected.
+/// The refresh that must find no changes. It writes nothing, because the next run would then count
+/// its findings as expected.
 pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
     let mut arguments =
         ["refresh", "--suppress-progress", "--preview-only", "--diff", "--expect-no-changes"].map(str::to_owned).to_vec();
@@ -188,7 +192,8 @@ pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Returns whether [`destroy_before`] precedes the operation. `destroy` has no `--expect-no-changes`.
+/// Returns whether [`destroy_before`] precedes the operation. `destroy` has no
+/// `--expect-no-changes`.
 pub(crate) fn looks_before(spec: &RunSpec) -> bool {
     spec.expect_no_changes && spec.operation == Operation::Destroy
 }
@@ -202,8 +207,8 @@ pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// The preview from which the plan of an operation is made. Without `--expect-no-changes`, because a preview that fails writes no
-/// plan. Its standard output has no secrets, and is not shown.
+/// The preview from which the plan of an operation is made. Without `--expect-no-changes`, because
+/// a preview that fails writes no plan. Its standard output has no secrets, and is not shown.
 pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path, packs: &[PathBuf]) -> Call {
     use Operation::{Destroy, Preview, Refresh, Up};
     let mut arguments: Vec<String> = match spec.operation {
@@ -232,8 +237,8 @@ pub(crate) fn plan(spec: &RunSpec, event_log: &Path, plan: &Path, packs: &[PathB
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// The operation that applies a plan. Never with `--skip-preview`: without a preview, Pulumi finds a difference only after it has
-/// changed other resources.
+/// The operation that applies a plan. Never with `--skip-preview`: without a preview, Pulumi finds
+/// a difference only after it has changed other resources.
 pub(crate) fn apply(spec: &RunSpec, event_log: &Path, plan: &Path, packs: &[PathBuf]) -> Call {
     let mut call = operation(spec, event_log);
     if spec.operation == Operation::Up {

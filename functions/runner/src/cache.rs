@@ -1,6 +1,7 @@
 //! The cache of dependencies: restores what an earlier run installed, and packs what this one did.
 //!
-//! A run never fails because of it. An archive that cannot be restored whole within a minute is removed, and its content installed.
+//! A run never fails because of it. An archive that cannot be restored whole within a minute is
+//! removed, and its content installed.
 
 use std::{
     cell::{Cell, RefCell},
@@ -87,7 +88,8 @@ struct Told {
 }
 
 impl<'a> Cache<'a> {
-    /// The cache of a run whose source is in its place. `image` is empty if ECS does not tell the image's digest.
+    /// The cache of a run whose source is in its place. `image` is empty if ECS does not tell the
+    /// image's digest.
     pub(crate) fn new(folder: &'a Folder, spec: Option<&'a RunCache>, places: Places, image: String, scratch: &Path) -> Self {
         let found = |layer| (layer, paths(&places.installed(layer).unwrap_or_default()));
         let before = if spec.is_some() { Layer::ALL.into_iter().map(found).collect() } else { BTreeMap::new() };
@@ -96,7 +98,8 @@ impl<'a> Cache<'a> {
         Self { folder, spec, places, image, scratch: scratch.to_owned(), before, restored, has_plugins, packages, told }
     }
 
-    /// The variables that have tools put their results where they can be kept, and that the run's environment does not have.
+    /// The variables that have tools put their results where they can be kept, and that the run's
+    /// environment does not have.
     pub(crate) fn variables(spec: Option<&RunCache>, compiled: &Path) -> Vec<(OsString, OsString)> {
         let variables = [("TS_NODE_CACHE_DIRECTORY", compiled.into()), ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into())];
         variables.into_iter().filter(|_| spec.is_some()).map(|(name, value)| (name.into(), value)).collect()
@@ -113,8 +116,9 @@ impl<'a> Cache<'a> {
         (is_stored && self.places.is_in_place()).then(|| self.places.others())
     }
 
-    /// Packs the packages that Pulumi has just installed into the source, before the program can change them. Those of an entry that was
-    /// restored without its plugins are packed again, with the plugins of this run.
+    /// Packs the packages that Pulumi has just installed into the source, before the program can
+    /// change them. Those of an entry that was restored without its plugins are packed again, with
+    /// the plugins of this run.
     pub(crate) async fn pack_packages(&self, before: &Files) {
         self.restored.borrow_mut().remove(&Layer::Dependencies);
         let packed = async {
@@ -280,7 +284,8 @@ impl<'a> Cache<'a> {
         Limits { content: archive.saturating_mul(MAX_RATIO), entries: MAX_ENTRIES, archive }
     }
 
-    /// Removes the paths of an archive, so that an installation starts afresh after a part of them was restored.
+    /// Removes the paths of an archive, so that an installation starts afresh after a part of them
+    /// was restored.
     fn remove(&self, layer: Layer, paths: &[(String, PathBuf)]) {
         let roots = self.places.roots(layer);
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -294,7 +299,8 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// Stores the layers that the run installed and that no entry has. Returns what was not stored and why.
+    /// Stores the layers that the run installed and that no entry has. Returns what was not stored
+    /// and why.
     pub(crate) async fn store(&self) -> Vec<String> {
         let (mut problems, end) = (Vec::new(), Instant::now() + STORED_WITHIN);
         for layer in self.spec.iter().flat_map(|spec| &spec.stored) {
@@ -374,7 +380,8 @@ impl<'a> Cache<'a> {
         packed
     }
 
-    /// What a layer consists of now, without what was there before anything was installed. `None` if an entry has all of it.
+    /// What a layer consists of now, without what was there before anything was installed. `None`
+    /// if an entry has all of it.
     fn fresh(&self, layer: Layer) -> Result<Option<Vec<Selection>>, String> {
         let before = self.before.get(&layer).cloned().unwrap_or_default();
         if self.image.is_empty() {

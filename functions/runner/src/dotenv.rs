@@ -1,9 +1,10 @@
-//! The file that `PULUMI_ENV` names: variables for Pulumi from an init container, parsed as PKO's agent (godotenv) does.
+//! The file that `PULUMI_ENV` names: variables for Pulumi from an init container, parsed as PKO's
+//! agent (godotenv) does.
 
 use std::collections::BTreeMap;
 
-/// The maximum length of a value, in bytes: Linux starts no process with a longer variable. Each line may double the one before
-/// it.
+/// The maximum length of a value, in bytes: Linux starts no process with a longer variable. Each
+/// line may double the one before it.
 const MAX_VALUE: usize = 128 << 10;
 
 /// The file is invalid. The error has only a line number, because the content is secret.
@@ -17,9 +18,9 @@ pub enum InvalidLine {
     TooLong(usize),
 }
 
-/// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes `\n` is a line break; there
-/// and without quotes `$NAME` and `${NAME}` stand for the value of an earlier line, else for that of `known`, else for an empty
-/// text.
+/// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes
+/// `\n` is a line break; there and without quotes `$NAME` and `${NAME}` stand for the value of an
+/// earlier line, else for that of `known`, else for an empty text.
 pub fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>, InvalidLine> {
     let text = text.replace("\r\n", "\n");
     let mut found = BTreeMap::new();
@@ -45,7 +46,8 @@ pub fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTree
     Ok(found)
 }
 
-/// The value at the start of the text, unless it is too long, and the rest; `None` if its quote does not end.
+/// The value at the start of the text, unless it is too long, and the rest; `None` if its quote
+/// does not end.
 fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(Option<String>, &str)> {
     let Some(quote) = text.chars().next().filter(|first| "'\"".contains(*first)) else {
         let (line, rest) = text.split_once('\n').unwrap_or((text, ""));

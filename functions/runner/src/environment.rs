@@ -11,9 +11,9 @@ use driftless_contract::Env;
 
 use crate::dotenv;
 
-/// Prefixes of variables that identify the task or control the runner. With the first two a program could act as the task. The
-/// Region and the host name differ between tasks, and Pulumi would replace resources whose properties a program derives from
-/// them.
+/// Prefixes of variables that identify the task or control the runner. With the first two a program
+/// could act as the task. The Region and the host name differ between tasks, and Pulumi would
+/// replace resources whose properties a program derives from them.
 const OURS: [&str; 7] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", REGIONS[0], REGIONS[1], "DRIFTLESS_", "HOSTNAME"];
 
 /// The variables from which AWS SDKs read a Region.
@@ -26,10 +26,11 @@ pub(crate) struct Environment {
     pub secrets: Vec<String>,
 }
 
-/// The container's environment without the task's variables, then the run's from `envFrom`, the variables of the program's
-/// `identity`, and the run's others, in order; then the file that `PULUMI_ENV` names, from init containers, as in PKO. The
-/// identity's Region is left out under both names if the others have one of them. `HOME` is the image's if Pulumi can write
-/// there, else a directory in `scratch`.
+/// The container's environment without the task's variables, then the run's from `envFrom`, the
+/// variables of the program's `identity`, and the run's others, in order; then the file that
+/// `PULUMI_ENV` names, from init containers, as in PKO. The identity's Region is left out under
+/// both names if the others have one of them. `HOME` is the image's if Pulumi can write there, else
+/// a directory in `scratch`.
 pub(crate) fn environment(
     container: impl IntoIterator<Item = (OsString, OsString)>,
     identity: Vec<(OsString, OsString)>,
@@ -45,13 +46,13 @@ pub(crate) fn environment(
         environment.insert("HOME".into(), home.into());
     }
     environment.insert("PULUMI_SKIP_UPDATE_CHECK".into(), "true".into());
-    // A task has no stack settings from an earlier run. Without this variable a state whose secrets are encrypted by a key
-    // service would be read and encrypted again with a passphrase.
+    // A task has no stack settings from an earlier run. Without this variable a state whose secrets
+    // are encrypted by a key service would be read and encrypted again with a passphrase.
     environment.insert("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER".into(), "true".into());
     let (from, own): (Vec<_>, Vec<_>) = run.iter().partition(|env| env.below_identity);
     environment.extend(from.into_iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
-    // As EKS's webhook does, which ignores `envFrom`: otherwise the cluster's Region under one name would take precedence over
-    // the run's own under the other.
+    // As EKS's webhook does, which ignores `envFrom`: otherwise the cluster's Region under one name
+    // would take precedence over the run's own under the other.
     let has_region = own.iter().any(|env| REGIONS.contains(&env.name.as_str()));
     let is_left_out = |name: &OsStr| has_region && REGIONS.iter().any(|region| name == *region);
     environment.extend(identity.into_iter().filter(|(name, _)| !is_left_out(name)));

@@ -16,7 +16,8 @@ use serde_json::{Map, Value};
 
 use crate::{mask::Mask, plan::Violations};
 
-/// A longer event is skipped: it belongs to a resource with a huge state, and only its kind would be counted.
+/// A longer event is skipped: it belongs to a resource with a huge state, and only its kind would
+/// be counted.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// The maximum length of Pulumi's error messages that is kept, in bytes.
@@ -53,7 +54,8 @@ pub struct Events {
     pub changed: Vec<String>,
     /// The first resources that a preview would change, in order.
     pub would_change: BTreeSet<PreviewedChange>,
-    /// The stack's outputs, from the end of its last step: secrets as `[secret]`, assets without their text.
+    /// The stack's outputs, from the end of its last step: secrets as `[secret]`, assets without
+    /// their text.
     pub outputs: Option<Map<String, Value>>,
     /// For a refresh: the resources that drifted, and the first of them by URN.
     drifted: u32,
@@ -64,7 +66,8 @@ pub struct Events {
     running: Vec<(Step, i64)>,
     /// A step has started that changes something outside.
     pub(crate) acted: bool,
-    /// The mandatory policies that resources violate, as `policy "a" of pack "b": URN`; the first ten.
+    /// The mandatory policies that resources violate, as `policy "a" of pack "b": URN`; the first
+    /// ten.
     pub(crate) violated: Vec<String>,
     /// The same for advisory policies.
     pub(crate) advice: Vec<String>,
@@ -139,7 +142,8 @@ struct Step {
 
 #[derive(Deserialize)]
 struct State {
-    /// The resource belongs to a provider; a component only groups others, and its step may have no end.
+    /// The resource belongs to a provider; a component only groups others, and its step may have no
+    /// end.
     #[serde(default)]
     custom: bool,
 }
@@ -149,8 +153,8 @@ impl Step {
         [&self.old, &self.new].into_iter().flatten().any(|state| state.custom)
     }
 
-    /// At the end of a refresh step: whether the resource drifted. Where the program runs too, Pulumi reports every component and
-    /// every provider as updated, without a refresh of any.
+    /// At the end of a refresh step: whether the resource drifted. Where the program runs too,
+    /// Pulumi reports every component and every provider as updated, without a refresh of any.
     fn is_drift(&self) -> bool {
         matches!(self.op.as_str(), "update" | "delete")
             && !self.logical
@@ -158,7 +162,8 @@ impl Step {
             && !self.r#type.starts_with("pulumi:providers:")
     }
 
-    /// How the step of a preview would change the resource. A step of a refresh does not, as in Pulumi's summary.
+    /// How the step of a preview would change the resource. A step of a refresh does not, as in
+    /// Pulumi's summary.
     fn would(&self) -> Option<ChangeKind> {
         ChangeKind::of_step(&self.op).filter(|_| self.logical && self.r#type != STACK)
     }
@@ -199,7 +204,8 @@ struct Summary {
     resource_changes: BTreeMap<String, u64>,
 }
 
-/// The outputs in an event of the stack's step. Outputs of other resources are not kept, because they may be large.
+/// The outputs in an event of the stack's step. Outputs of other resources are not kept, because
+/// they may be large.
 fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
     let mut event: Value = serde_json::from_slice(line).ok()?;
     match event.pointer_mut("/resOutputsEvent/metadata/new/outputs")?.take() {
@@ -209,7 +215,8 @@ fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
 }
 
 impl Events {
-    /// The events of an update under a plan. It previews first, and the events of the update replace those of the preview.
+    /// The events of an update under a plan. It previews first, and the events of the update
+    /// replace those of the preview.
     pub(crate) fn under(violations: Option<Rc<Violations>>) -> Self {
         Self { violations, ..Self::default() }
     }
@@ -259,7 +266,8 @@ impl Events {
         for (OfStep { metadata: ended, planning }, failed) in
             event.done.iter().zip([false]).chain(event.failed.iter().zip([true]))
         {
-            // Matched by the resource alone, because a refresh may end with another operation than it started with.
+            // Matched by the resource alone, because a refresh may end with another operation than
+            // it started with.
             if let Some(at) = self.running.iter().rposition(|(step, _)| step.urn == ended.urn) {
                 let (step, started) = self.running.remove(at);
                 if *planning {
@@ -366,8 +374,8 @@ impl Events {
         self.running.last().map(|(step, _)| step.name())
     }
 
-    /// The failure in Pulumi's own text, with secrets masked; messages that name a resource come first. Empty if no event has
-    /// one.
+    /// The failure in Pulumi's own text, with secrets masked; messages that name a resource come
+    /// first. Empty if no event has one.
     #[must_use]
     pub fn errors(&self) -> String {
         if self.errors.is_empty() {
@@ -380,7 +388,8 @@ impl Events {
     }
 }
 
-/// The operations in Pulumi's warning about them, one per line: `  * URN, interrupted while creating`.
+/// The operations in Pulumi's warning about them, one per line: `  * URN, interrupted while
+/// creating`.
 fn pending(warning: &str) -> impl Iterator<Item = String> {
     let lines = if warning.contains(" pending operations from previous deployment") { warning } else { "" }.lines();
     lines.filter_map(|line| line.trim_start().strip_prefix("* ")?.rsplit_once(", interrupted while ")).map(pending_operation)

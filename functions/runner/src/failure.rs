@@ -18,7 +18,8 @@ impl Failure {
         Self { reason: FailureReason::Unknown, message: message.to_string() }
     }
 
-    /// The runner could not use the bucket before Pulumi started: the run does not count as a failure.
+    /// The runner could not use the bucket before Pulumi started: the run does not count as a
+    /// failure.
     pub(crate) fn platform(message: impl Display) -> Self {
         Self { reason: FailureReason::PlatformFailure, message: message.to_string() }
     }
@@ -28,8 +29,8 @@ impl Failure {
         Self { reason: FailureReason::OtherArchitecture, message: message.to_string() }
     }
 
-    /// Pulumi failed with this message. The reasons are PKO's, and so is their detection by text: Pulumi has no other sign.
-    /// `dead` has the known locks of dead runs.
+    /// Pulumi failed with this message. The reasons are PKO's, and so is their detection by text:
+    /// Pulumi has no other sign. `dead` has the known locks of dead runs.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
             return Self { reason: FailureReason::UpdateConflict, message: lock::conflict(words, dead) };
@@ -61,8 +62,8 @@ impl Failure {
         Self { reason: FailureReason::PlanUnsupported, message }
     }
 
-    /// Names the mandatory policies of policy packs that failed a preview or an update. Without their messages, which may contain
-    /// values. `acted`: it had begun to change resources.
+    /// Names the mandatory policies of policy packs that failed a preview or an update. Without
+    /// their messages, which may contain values. `acted`: it had begun to change resources.
     pub(crate) fn of_policies(self, events: &Events, acted: bool) -> Self {
         if events.violated.is_empty() || self.reason != FailureReason::Unknown || plan::is_violation(&self.message) {
             return self;
@@ -73,7 +74,8 @@ impl Failure {
         Self { reason: FailureReason::PolicyViolation, message }
     }
 
-    /// Adapts the failure of an update under the plan `hash`. `acted`: it had begun to change resources.
+    /// Adapts the failure of an update under the plan `hash`. `acted`: it had begun to change
+    /// resources.
     pub(crate) fn of_plan(self, hash: &str, acted: bool) -> Self {
         if !plan::is_violation(&self.message) {
             return self.of_plan_flags();
@@ -85,7 +87,8 @@ impl Failure {
         Self { reason: FailureReason::PlanViolated, message }
     }
 
-    /// A signal that the runner did not send ended Pulumi: the kernel sends one when the task runs out of memory.
+    /// A signal that the runner did not send ended Pulumi: the kernel sends one when the task runs
+    /// out of memory.
     pub(crate) fn of_killed(self) -> Self {
         let why = "pulumi was killed, probably because the task ran out of memory";
         Self { message: format!("{why}; {MORE_MEMORY}; output of pulumi:\n{}", self.message), ..self }
@@ -97,8 +100,8 @@ impl Failure {
         Self { message: format!("{why}; {MORE_MEMORY}; output of pulumi:\n{}", self.message), ..self }
     }
 
-    /// Names the field for a larger disk if the message says that a disk is full: the task's, or that of a machine that the
-    /// program manages.
+    /// Names the field for a larger disk if the message says that a disk is full: the task's, or
+    /// that of a machine that the program manages.
     pub(crate) fn of_disk(self) -> Self {
         if !self.message.to_lowercase().contains("no space left on device") {
             return self;
@@ -106,8 +109,9 @@ impl Failure {
         Self { message: format!("a disk is full; if it is the task's, {MORE_DISK}; {}", self.message), ..self }
     }
 
-    /// Names the fields for another image if the message says that a program was not found: on the task's PATH, or on another machine
-    /// that runs commands. `has` tells whether the task has a program. The remedy comes first, because a long message loses its end.
+    /// Names the fields for another image if the message says that a program was not found: on the
+    /// task's PATH, or on another machine that runs commands. `has` tells whether the task has a
+    /// program. The remedy comes first, because a long message loses its end.
     pub(crate) fn of_image(self, has: impl Fn(&str) -> bool) -> Self {
         if !lacks_program(&self.message, has) {
             return self;
@@ -131,7 +135,8 @@ impl Failure {
         Self { message: format!("{why}; {remedy}; output of pulumi:\n{}", self.message), ..self }
     }
 
-    /// Adapts the failure for the refresh that must find no changes. If Pulumi reports no error, the changes are the failure.
+    /// Adapts the failure for the refresh that must find no changes. If Pulumi reports no error,
+    /// the changes are the failure.
     pub(crate) fn of_refresh(self, events: &Events) -> Self {
         let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
         let what = if found.is_empty() {
@@ -143,7 +148,8 @@ impl Failure {
     }
 }
 
-/// Returns whether the text has the message of a language, a shell or pulumi that did not find a program.
+/// Returns whether the text has the message of a language, a shell or pulumi that did not find a
+/// program.
 fn lacks_program(text: &str, has: impl Fn(&str) -> bool) -> bool {
     // The start and the end of each message; a line can have other text around them.
     const MESSAGES: [(&str, &str); 7] = [
@@ -160,7 +166,8 @@ fn lacks_program(text: &str, has: impl Fn(&str) -> bool) -> bool {
         // bash.
         ("", ": command not found"),
     ];
-    // The same around the name of the program, for languages that have one message for a program and a working directory.
+    // The same around the name of the program, for languages that have one message for a program
+    // and a working directory.
     const NAMED: [(&str, &str); 4] = [
         // Node.js.
         ("spawn ", " ENOENT"),
@@ -183,7 +190,8 @@ fn lacks_program(text: &str, has: impl Fn(&str) -> bool) -> bool {
         line.split_once("sh: ")
             .is_some_and(|(before, rest)| !before.ends_with(char::is_alphabetic) && rest.trim_end().ends_with(": not found"))
     };
-    // Python has the same error for a file that it cannot open, and for a working directory, which is a path.
+    // Python has the same error for a file that it cannot open, and for a working directory, which
+    // is a path.
     let of_python = |line: &str| {
         let name = between(line, ("FileNotFoundError: [Errno 2] No such file or directory: '", "'"));
         name.is_some_and(|name| !name.contains('/') && !has(&name))
@@ -294,7 +302,8 @@ mod tests {
         ] {
             assert_eq!(message(words), words);
         }
-        // A working directory that is not there: of programs of this machine, Go 1.26, Node.js 20, Java 17, .NET 8, bash.
+        // A working directory that is not there: of programs of this machine, Go 1.26, Node.js 20,
+        // Java 17, .NET 8, bash.
         for words in [
             said("sh", &["-c", "cd /missing"]),
             said("python3", &["-c", "import subprocess; subprocess.run(['sh'], cwd='/missing')"]),

@@ -22,8 +22,8 @@ pub(crate) fn mount(path: &str, content: &[u8], mode: u32) -> io::Result<()> {
     })
 }
 
-/// Writes a file and the directories above it, which get `directory_mode`. A reader sees the old content or the new, never a
-/// part.
+/// Writes a file and the directories above it, which get `directory_mode`. A reader sees the old
+/// content or the new, never a part.
 ///
 /// # Errors
 ///

@@ -54,9 +54,9 @@ impl HydrateError {
     }
 }
 
-/// Writes the tree below `root`, which is created anew: the whole tree, because a program may refer to files beside its
-/// directory, or the paths that the Stack names. Every file is verified as it is written. Links come last, so that no file is
-/// written through one.
+/// Writes the tree below `root`, which is created anew: the whole tree, because a program may refer
+/// to files beside its directory, or the paths that the Stack names. Every file is verified as it
+/// is written. Links come last, so that no file is written through one.
 pub(crate) async fn hydrate(
     folder: &Folder,
     tree: &TreeFolder,
@@ -76,7 +76,8 @@ pub(crate) async fn hydrate(
     let dir = fresh(root).map_err(written("."))?;
     let whole = [String::new()];
     let paths = if paths.is_empty() { &whole } else { paths };
-    // A listed path that does not exist is part of the digest that the run was decided by: a later revision may add it.
+    // A listed path that does not exist is part of the digest that the run was decided by: a later
+    // revision may add it.
     let parts: Vec<_> = paths.iter().filter_map(|path| manifest.part(path)).collect();
     for part in &parts {
         files(folder, &tree.pack(), &dir, part).await?;

@@ -1,4 +1,5 @@
-//! The identity of the program: its ServiceAccount's tokens, in files as in a pod, for the whole run.
+//! The identity of the program: its ServiceAccount's tokens, in files as in a pod, for the whole
+//! run.
 
 use std::{
     cell::{Cell, RefCell},
@@ -39,13 +40,13 @@ enum RenewError {
     Write(#[from] io::Error),
 }
 
-/// The directory of a pod's ServiceAccount files, and that of the token for AWS from EKS's webhook, below
-/// [`driftless_contract::SECRETS`].
+/// The directory of a pod's ServiceAccount files, and that of the token for AWS from EKS's webhook,
+/// below [`driftless_contract::SECRETS`].
 const ACCOUNT: &str = "kubernetes.io/serviceaccount";
 const AWS_TOKEN: &str = "eks.amazonaws.com/serviceaccount/token";
 
-/// The identity in the form of a pod: a provider or a client that finds its cluster in a pod finds it here, and stores nothing of
-/// it.
+/// The identity in the form of a pod: a provider or a client that finds its cluster in a pod finds
+/// it here, and stores nothing of it.
 pub(crate) struct ProgramIdentity {
     secrets: PathBuf,
     given: RefCell<Identity>,
@@ -59,8 +60,8 @@ impl ProgramIdentity {
         Ok(Self { secrets: secrets.to_owned(), given: RefCell::new(given), expiry_told: Cell::new(false) })
     }
 
-    /// The variables that name the files to Pulumi and its plugins. They are the same in every run of a stack, because a program
-    /// may store its environment.
+    /// The variables that name the files to Pulumi and its plugins. They are the same in every run
+    /// of a stack, because a program may store its environment.
     pub(crate) fn variables(&self, stack: &str) -> Vec<(OsString, OsString)> {
         let given = self.given.borrow();
         let mut variables: Vec<(OsString, OsString)> = match service(&given.cluster.server) {
@@ -74,7 +75,8 @@ impl ProgramIdentity {
                 ("AWS_ROLE_ARN".into(), OsString::from(&web.role_arn)),
                 ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.secrets.join(AWS_TOKEN).into()),
                 ("AWS_ROLE_SESSION_NAME".into(), session_name(&given.cluster.namespace, stack).into()),
-                // As EKS sets it: without it older SDKs call the global endpoint of STS, which a VPC endpoint does not serve.
+                // As EKS sets it: without it older SDKs call the global endpoint of STS, which a
+                // VPC endpoint does not serve.
                 ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
             // As EKS sets them in a pod whose ServiceAccount has a role.
@@ -119,7 +121,8 @@ impl ProgramIdentity {
         Ok(())
     }
 
-    /// The warning after tokens expired without a renewal, once. It is no failure: Pulumi fails if it needs them.
+    /// The warning after tokens expired without a renewal, once. It is no failure: Pulumi fails if
+    /// it needs them.
     fn expired(&self, now: Timestamp) -> Option<String> {
         let at = self.given.borrow().expires_at;
         (now >= at && !self.expiry_told.replace(true))
@@ -127,16 +130,18 @@ impl ProgramIdentity {
     }
 }
 
-/// Returns the session name that AWS's logs show for the program's calls: `driftless-NAMESPACE.STACK`, with a dot for each
-/// character that STS does not allow, cut to its maximum length.
+/// Returns the session name that AWS's logs show for the program's calls:
+/// `driftless-NAMESPACE.STACK`, with a dot for each character that STS does not allow, cut to its
+/// maximum length.
 fn session_name(namespace: &str, stack: &str) -> String {
     let is_taken = |character: char| character.is_ascii_alphanumeric() || "_+=,.@-".contains(character);
     let name = format!("driftless-{namespace}.{stack}");
     name.chars().map(|character| if is_taken(character) { character } else { '.' }).take(MAX_SESSION_NAME).collect()
 }
 
-/// Returns the Region of an EKS cluster from the address of its API server: `https://ID.gr7.REGION.eks.amazonaws.com`, or
-/// `https://ID.gr7.REGION.api.aws` with IPv6. `None` for any other cluster.
+/// Returns the Region of an EKS cluster from the address of its API server:
+/// `https://ID.gr7.REGION.eks.amazonaws.com`, or `https://ID.gr7.REGION.api.aws` with IPv6. `None`
+/// for any other cluster.
 fn region_of_eks(server: &str) -> Option<&str> {
     let host = server.strip_prefix("https://")?.split([':', '/']).next()?;
     let suffixes = [".eks.amazonaws.com", ".eks.amazonaws.com.cn", ".api.aws"];
@@ -144,8 +149,8 @@ fn region_of_eks(server: &str) -> Option<&str> {
     before.rsplit_once('.').map(|(_, region)| region)
 }
 
-/// Returns the host and the port of an API server for clients in a pod; `None` if its address has a path, as behind a proxy for
-/// many clusters.
+/// Returns the host and the port of an API server for clients in a pod; `None` if its address has a
+/// path, as behind a proxy for many clusters.
 fn service(server: &str) -> Option<(String, u16)> {
     let url = Url::parse(server).ok()?;
     let is_plain = url.scheme() == "https" && url.path() == "/";

@@ -1,4 +1,5 @@
-//! Decides whether `pulumi install` has work to do: it costs a process, and the dependencies of a language take minutes.
+//! Decides whether `pulumi install` has work to do: it costs a process, and the dependencies of a
+//! language take minutes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,8 +44,8 @@ pub(crate) fn read(dir: &Path) -> Option<Value> {
     serde_saphyr::from_str(&text).ok()
 }
 
-/// Returns whether the project's file and settings are the only YAML in the directory: another file may be a program or a
-/// package's declaration.
+/// Returns whether the project's file and settings are the only YAML in the directory: another file
+/// may be a program or a package's declaration.
 fn has_one_program(dir: &Path) -> bool {
     let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
     while let Some(current) = dirs.pop() {
@@ -69,7 +70,8 @@ fn has_one_program(dir: &Path) -> bool {
 /// A package, and the version that the program requires of it.
 type Package = (String, Option<String>);
 
-/// Collects the packages of the types and functions in a part of the program; `false` if Pulumi has to decide.
+/// Collects the packages of the types and functions in a part of the program; `false` if Pulumi has
+/// to decide.
 fn take(key: &str, value: &Value, packages: &mut BTreeSet<Package>) -> bool {
     // A function's own name is in the key, or a field beside its arguments.
     let function = key.get(..FUNCTION.len()).filter(|start| start.eq_ignore_ascii_case(FUNCTION)).map(|_| &key[FUNCTION.len()..]);
@@ -89,7 +91,8 @@ fn take(key: &str, value: &Value, packages: &mut BTreeSet<Package>) -> bool {
     }
 }
 
-/// Collects the package of a resource or a function that requires a version of its plugin; `false` if the version is not known.
+/// Collects the package of a resource or a function that requires a version of its plugin; `false`
+/// if the version is not known.
 fn take_version(fields: &Map<String, Value>, packages: &mut BTreeSet<Package>) -> bool {
     let field = |fields: &Map<String, Value>, name: &str| {
         fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
@@ -118,7 +121,8 @@ fn package(token: &str) -> Option<String> {
     (package != "pulumi").then(|| package.to_owned())
 }
 
-/// Returns whether Pulumi finds a resource plugin of the package without a download: of that version, or else of any.
+/// Returns whether Pulumi finds a resource plugin of the package without a download: of that
+/// version, or else of any.
 fn is_installed(package: &str, version: Option<&str>, environment: &BTreeMap<OsString, OsString>) -> bool {
     let variable = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let home = variable("PULUMI_HOME").map(PathBuf::from).or_else(|| Some(Path::new(variable("HOME")?).join(".pulumi")));
@@ -139,8 +143,9 @@ fn is_installed(package: &str, version: Option<&str>, environment: &BTreeMap<OsS
 /// Languages whose packages Pulumi lists without building the program.
 const LISTED: [&str; 3] = ["go", "nodejs", "python"];
 
-/// Returns whether a project can be destroyed and refreshed without its dependencies, as long as its program does not run. A
-/// plugin of its own, or a language that is built first, is left to Pulumi.
+/// Returns whether a project can be destroyed and refreshed without its dependencies, as long as
+/// its program does not run. A plugin of its own, or a language that is built first, is left to
+/// Pulumi.
 pub(crate) fn may_leave_out(dir: &Path, environment: &BTreeMap<OsString, OsString>) -> bool {
     // With it Pulumi runs the program in any case.
     let runs_program = environment.contains_key(OsStr::new("PULUMI_RUN_PROGRAM"));
@@ -151,8 +156,8 @@ pub(crate) fn may_leave_out(dir: &Path, environment: &BTreeMap<OsString, OsStrin
     !runs_program && read(dir).as_ref().is_some_and(listed)
 }
 
-/// Removes the options of its runtime from a project: they name a virtual environment, which Pulumi would create and fill to list
-/// the program's packages. Returns whether nothing else changed.
+/// Removes the options of its runtime from a project: they name a virtual environment, which Pulumi
+/// would create and fill to list the program's packages. Returns whether nothing else changed.
 pub(crate) fn leave_out(dir: &Path) -> bool {
     let path = dir.join(PROJECT_FILES[0]);
     let (Some(mut project), Ok(text)) = (read(dir), fs::read_to_string(&path)) else { return false };
@@ -186,7 +191,8 @@ fn without_options(text: &str, runtime: &Value) -> String {
     edited
 }
 
-/// Returns whether a state has a dynamic resource, whose provider is among the dependencies of the language.
+/// Returns whether a state has a dynamic resource, whose provider is among the dependencies of the
+/// language.
 pub(crate) fn has_dynamic(state: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct State {

@@ -1,9 +1,10 @@
-//! The program inside the task: waits for its spec, writes the tree to disk, runs `pulumi`, reports progress, and stores the
-//! result.
+//! The program inside the task: waits for its spec, writes the tree to disk, runs `pulumi`, reports
+//! progress, and stores the result.
 //!
-//! Outside the task it only knows its own folder in the bucket, and there it may only read `in/` and write `out/`. A task without
-//! its own run never gets a spec, and ends. Pulumi's output goes to standard output, line by line, with every secret of the run
-//! masked; the task's own credentials do not reach Pulumi.
+//! Outside the task it only knows its own folder in the bucket, and there it may only read `in/`
+//! and write `out/`. A task without its own run never gets a spec, and ends. Pulumi's output goes
+//! to standard output, line by line, with every secret of the run masked; the task's own
+//! credentials do not reach Pulumi.
 
 mod archive;
 mod arguments;
@@ -68,13 +69,16 @@ pub use {
     pulumi::plain,
 };
 
-/// The launcher writes the spec last, seconds after it started the task. After this time it does not come any more.
+/// The launcher writes the spec last, seconds after it started the task. After this time it does
+/// not come any more.
 const SPEC_WITHIN: Duration = Duration::from_mins(10);
 
-/// A task that is stopped this long after its start without a spec was denied its folder, or never got a run.
+/// A task that is stopped this long after its start without a spec was denied its folder, or never
+/// got a run.
 const SPEC_IS_LATE: Duration = Duration::from_mins(1);
 
-/// Progress is written this often, and when the operation starts, whether it changed or not: silence means that the task is dead.
+/// Progress is written this often, and when the operation starts, whether it changed or not:
+/// silence means that the task is dead.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// A result that cannot be stored in this time is lost, and the recorder finds the run dead.
@@ -91,7 +95,8 @@ impl Settings {
 /// Why no result was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another task owns the run, it was abandoned, or S3 denies the read: S3 answers the same in all three cases.
+    /// Another task owns the run, it was abandoned, or S3 denies the read: S3 answers the same in
+    /// all three cases.
     #[error("task received no run within 10m; another task owns the run, or the bucket denies the read")]
     NoRun(#[source] StoreError),
     /// The task was stopped before it had a run.
@@ -130,8 +135,9 @@ impl Error {
     }
 }
 
-/// Carries out the run of this task. Returns `Ok` when a result is stored, even that of a failed run. When `stop` becomes true,
-/// Pulumi is interrupted and the result is stored; without a run there is none to store.
+/// Carries out the run of this task. Returns `Ok` when a result is stored, even that of a failed
+/// run. When `stop` becomes true, Pulumi is interrupted and the result is stored; without a run
+/// there is none to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
     let (since, is_absent) = (Instant::now(), Cell::new(false));
     let (task, folder, spec) = tokio::select! {
@@ -204,7 +210,8 @@ async fn begin(
             let Failure { reason, message } = Failure::platform(&error);
             let now = (settings.now)();
             let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason, message }, now, now);
-            // If the spec cannot be read, the result may not be writable either: the log has the error in any case.
+            // If the spec cannot be read, the result may not be writable either: the log has the
+            // error in any case.
             if let Err(unwritten) = folder.put(&folder.keys.result(), to_json(&result), true).await {
                 log::print(&format!("driftless: cannot write the result: {unwritten}"));
             }
@@ -213,7 +220,8 @@ async fn begin(
     }
 }
 
-/// Waits for a document of the launcher, and records whether S3's last answer was that it is absent.
+/// Waits for a document of the launcher, and records whether S3's last answer was that it is
+/// absent.
 async fn given<D: Document>(
     folder: &s3::Folder,
     key: &Key<D>,

@@ -47,7 +47,8 @@ fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
     })
 }
 
-/// Returns whether `dead` covers every lock that Pulumi names. `false` if the number of named locks differs from the stated one.
+/// Returns whether `dead` covers every lock that Pulumi names. `false` if the number of named locks
+/// differs from the stated one.
 #[must_use]
 pub fn is_stale(words: &str, dead: &Lock) -> bool {
     let counted = words.split_once(LOCKED).and_then(|(_, rest)| rest.split_once(" lock(s)")?.0.parse().ok());
@@ -55,7 +56,8 @@ pub fn is_stale(words: &str, dead: &Lock) -> bool {
     counted == Some(held.len()) && !held.is_empty() && held.iter().all(|held| dead.all().any(|dead| held.is_of(dead)))
 }
 
-/// The message for a stack that another process has locked, which starts with its owner. `dead` has the known locks of dead runs.
+/// The message for a stack that another process has locked, which starts with its owner. `dead` has
+/// the known locks of dead runs.
 #[must_use]
 pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     if is_busy(words) {
@@ -85,7 +87,8 @@ fn without_query(line: &str) -> String {
 }
 
 impl Held {
-    /// Returns whether the run that recorded `dead` took it: host and process are equal, and the time is within that run's life.
+    /// Returns whether the run that recorded `dead` took it: host and process are equal, and the
+    /// time is within that run's life.
     fn is_of(&self, dead: &Lock) -> bool {
         let is_early = self.at.duration_since(dead.not_before) <= SignedDuration::from_secs(-1);
         self.host == dead.host && self.pid == dead.pid && !is_early && dead.not_after.is_some_and(|end| self.at <= end)

@@ -1,5 +1,6 @@
-//! The log of a run: all that the runner prints. It is also stored in the task's folder, for users without access to AWS: in
-//! chunks, which are written once, and as the live log, which is written again whenever there is more.
+//! The log of a run: all that the runner prints. It is also stored in the task's folder, for users
+//! without access to AWS: in chunks, which are written once, and as the live log, which is written
+//! again whenever there is more.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,17 +24,20 @@ use crate::s3::{StoreError, back_off};
 /// How long the first line waits for others to share its chunk.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 
-/// Each chunk waits a quarter longer than the last, up to this: a run of 13 h needs 130 chunks, one of 23 h 220.
+/// Each chunk waits a quarter longer than the last, up to this: a run of 13 h needs 130 chunks, one
+/// of 23 h 220.
 const LONGEST_WAIT: Duration = Duration::from_secs(400);
 
-/// How long the end of a run waits for its log. ECS gives a task that it stops 12 s more than Pulumi gets.
+/// How long the end of a run waits for its log. ECS gives a task that it stops 12 s more than
+/// Pulumi gets.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// The maximum size of the waiting lines, in bytes. Beyond it, the oldest lines are in standard output only.
+/// The maximum size of the waiting lines, in bytes. Beyond it, the oldest lines are in standard
+/// output only.
 const MAX_WAITING: usize = 7 * MAX_LOG_CHUNK_BYTES;
 
-/// If more lines wait than one chunk holds, they get additional chunks, this many in the whole run. After that, only the newest
-/// lines of each wait are stored.
+/// If more lines wait than one chunk holds, they get additional chunks, this many in the whole run.
+/// After that, only the newest lines of each wait are stored.
 const SPARE_CHUNKS: usize = 150;
 
 /// The chunk numbers that are reserved for the end of the run.
@@ -42,10 +46,12 @@ const END_CHUNKS: usize = 16;
 /// How long a new line waits for others to share its write of the live log.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// The shortest time between two writes of the live log, so that a reader has a line within two seconds.
+/// The shortest time between two writes of the live log, so that a reader has a line within two
+/// seconds.
 const LIVE_PERIOD: Duration = Duration::from_millis(900);
 
-/// A write of a longer live log waits this much longer for each MiB of it, because it sends all of it.
+/// A write of a longer live log waits this much longer for each MiB of it, because it sends all of
+/// it.
 const LIVE_PERIOD_PER_MIB: Duration = Duration::from_secs(1);
 
 /// The last line of a live log that is too long.
@@ -77,7 +83,8 @@ struct Kept {
     waiting: String,
     /// The number of lines before the waiting ones that are left out.
     left_out: usize,
-    /// Chunks that are not known to be stored. A chunk whose answer was lost is written again unchanged: the first write counts.
+    /// Chunks that are not known to be stored. A chunk whose answer was lost is written again
+    /// unchanged: the first write counts.
     chunks: VecDeque<String>,
     /// The number of the first of them.
     next: u16,
@@ -321,7 +328,8 @@ mod tests {
         }
     }
 
-    /// Logs `lines`, each this many seconds after the one before, and ends `last` seconds after them.
+    /// Logs `lines`, each this many seconds after the one before, and ends `last` seconds after
+    /// them.
     async fn run(lines: impl Iterator<Item = (u64, String)>, last: u64) -> Folder {
         let (log, folder, began) = (Log::default(), Folder::default(), Instant::now());
         let put = async |number: u16, text: String| {
@@ -345,8 +353,8 @@ mod tests {
         folder
     }
 
-    /// The live logs that are stored while lines are printed, each this many milliseconds after the one before, with the
-    /// milliseconds since the start.
+    /// The live logs that are stored while lines are printed, each this many milliseconds after the
+    /// one before, with the milliseconds since the start.
     async fn run_live(lines: impl Iterator<Item = (u64, String)>) -> Vec<(u128, String)> {
         let (log, stored, began) = (Log::default(), RefCell::new(Vec::new()), Instant::now());
         let put = async |text: String| {

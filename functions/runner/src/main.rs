@@ -84,7 +84,8 @@ fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error
     Err(Command::new(program).args(command).exec().into())
 }
 
-/// The init container's command: copies this program to the volume that it shares with the user's image.
+/// The init container's command: copies this program to the volume that it shares with the user's
+/// image.
 fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
     let path = paths.next().ok_or("install: path argument is missing")?;
     // With its permissions, so that any user of the user's image may execute it.
@@ -97,8 +98,8 @@ fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Erro
 #[tokio::main(flavor = "current_thread")]
 async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let settings = settings(arguments)?;
-    // Other processes of the same user must not read this one's memory or environment. This also hides the program's path, which
-    // was read before.
+    // Other processes of the same user must not read this one's memory or environment. This also
+    // hides the program's path, which was read before.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let (told, stop) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

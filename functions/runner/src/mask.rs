@@ -8,11 +8,11 @@ use serde_json::Value;
 /// The replacement of a secret.
 const MASK: &str = "[secret]";
 
-/// Shorter values are not masked in a log: many words contain them, and they reveal little. For the same reason they mask no
-/// number and no field name of an output.
+/// Shorter values are not masked in a log: many words contain them, and they reveal little. For the
+/// same reason they mask no number and no field name of an output.
 const MIN_BYTES: usize = 4;
-/// A shorter value masks an output only if it is one of its texts as a whole: a Secret that also holds `prod` or `true` would
-/// mask every address that contains the word.
+/// A shorter value masks an output only if it is one of its texts as a whole: a Secret that also
+/// holds `prod` or `true` would mask every address that contains the word.
 const MIN_BYTES_WITHIN_OUTPUT: usize = 8;
 
 /// The keys of a Kubernetes object, such as a kubeconfig, whose values are public.
@@ -20,9 +20,9 @@ const PUBLIC_KEYS: [&str; 2] = ["apiVersion", "kind"];
 /// Values that occur in most files.
 const PUBLIC_VALUES: [&str; 3] = ["true", "false", "null"];
 
-/// The secrets of a run, in all forms in which they can occur: whole, line by line (a log is lines), as JSON (Go escapes `<`, `>`
-/// and `&` in its own way), as JSON in JSON (Pulumi's own log), and the parts of a structured one. More may be added during the
-/// run.
+/// The secrets of a run, in all forms in which they can occur: whole, line by line (a log is
+/// lines), as JSON (Go escapes `<`, `>` and `&` in its own way), as JSON in JSON (Pulumi's own
+/// log), and the parts of a structured one. More may be added during the run.
 #[derive(Default)]
 pub struct Mask {
     forms: RefCell<Vec<String>>,
@@ -139,14 +139,15 @@ fn add_forms(forms: &mut Vec<String>, text: &str) {
     }
 }
 
-/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values, and those of
-/// YAML. Every PEM file has the same boundaries, and every kubeconfig the same keys: as secrets they would mask the outputs that
-/// contain them.
+/// The parts of a text that are secret by themselves: its lines, or the values of lines that are
+/// keys with values, and those of YAML. Every PEM file has the same boundaries, and every
+/// kubeconfig the same keys: as secrets they would mask the outputs that contain them.
 fn parts(text: &str) -> impl Iterator<Item = String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_pem_boundary(line));
     let mut values = Vec::new();
     let separator = if let Ok(yaml @ Value::Object(_)) = serde_saphyr::from_str(text) {
-        // This includes values in a list, within braces or before a comment, which the lines alone do not show.
+        // This includes values in a list, within braces or before a comment, which the lines alone
+        // do not show.
         values = scalars(&yaml, &PUBLIC_KEYS);
         values.retain(|value| is_secret(value.trim()));
         Some(':')
@@ -178,7 +179,8 @@ fn is_pem_boundary(line: &str) -> bool {
     label.and_then(|label| label.strip_suffix("-----")).is_some_and(is_label)
 }
 
-/// The key and the value of a line such as `key: value` in YAML or `KEY=value` in a file of variables.
+/// The key and the value of a line such as `key: value` in YAML or `KEY=value` in a file of
+/// variables.
 fn pair(line: &str, separator: char) -> Option<(&str, &str)> {
     let (key, value) = line.trim_start_matches("- ").trim_start_matches("export ").split_once(separator)?;
     let key = key.trim_end();

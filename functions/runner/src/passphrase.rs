@@ -1,5 +1,6 @@
-//! Secrets in a stack's settings file, as Pulumi encrypts them with a passphrase: AES-256-GCM, with a key that PBKDF2 derives
-//! from the passphrase and a salt. One derivation serves all secrets of a run; each `config set` of Pulumi needs its own.
+//! Secrets in a stack's settings file, as Pulumi encrypts them with a passphrase: AES-256-GCM, with
+//! a key that PBKDF2 derives from the passphrase and a salt. One derivation serves all secrets of a
+//! run; each `config set` of Pulumi needs its own.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +35,8 @@ pub(crate) fn of(environment: &BTreeMap<OsString, OsString>, dir: &Path) -> Opti
 pub(crate) struct Passphrase(RandomizedNonceKey);
 
 impl Passphrase {
-    /// Returns the key for a passphrase and a file's `encryptionsalt`; `None` if the salt belongs to another passphrase or form.
+    /// Returns the key for a passphrase and a file's `encryptionsalt`; `None` if the salt belongs
+    /// to another passphrase or form.
     pub(crate) fn new(passphrase: &str, salt: &str) -> Option<Self> {
         let (salt, check) = salt.strip_prefix("v1:")?.split_once(':')?;
         let (nonce, check) = check.strip_prefix("v1:")?.split_once(':')?;

@@ -1,5 +1,5 @@
-//! The event log of an update that previews first. Pulumi opens the log once for the preview and once for the update, and empties
-//! it the second time, so a file would lose events.
+//! The event log of an update that previews first. Pulumi opens the log once for the preview and
+//! once for the update, and empties it the second time, so a file would lose events.
 
 use std::{
     fs::{self, File, OpenOptions},

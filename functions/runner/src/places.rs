@@ -29,7 +29,8 @@ const SDKS: &str = "sdks";
 /// Scripts that a package manager of Node.js runs when it installs the packages of the source.
 const SCRIPTS: [&str; 4] = ["preinstall", "install", "postinstall", "prepare"];
 
-/// Words in a `package.json`, or in the settings of a workspace, of packages whose content comes from the source.
+/// Words in a `package.json`, or in the settings of a workspace, of packages whose content comes
+/// from the source.
 const FROM_SOURCE: [&str; 8] = [
     "\"file:",
     "\"link:",
@@ -50,7 +51,8 @@ const VERSIONS: [&str; 4] = ["dependencies", "devDependencies", "optionalDepende
 /// The files with a list of packages for pip and uv; one that begins with `.` is a suffix.
 const LISTS: [&str; 5] = [".txt", ".in", "pyproject.toml", "uv.toml", "poetry.toml"];
 
-/// The beginnings of lines in such a file about packages whose content comes from the source, or from a directory that no file pins.
+/// The beginnings of lines in such a file about packages whose content comes from the source, or
+/// from a directory that no file pins.
 const UNPINNED: [&str; 5] = ["--find-links", "find-links", "-f ", "file:", "../"];
 
 /// Settings of registries, and the signs of a login in them.
@@ -61,7 +63,8 @@ const LOGINS: [&str; 6] = ["${", "_auth", "Auth", "packageSourceCredentials", "<
 /// A file that Yarn 4 writes beside `node_modules`, and needs no more than it needs to be there.
 const INSTALL_STATE: &str = ".yarn/install-state.gz";
 
-/// The digests of files, by path. npm writes a lock file again that it does not change, so their times say nothing.
+/// The digests of files, by path. npm writes a lock file again that it does not change, so their
+/// times say nothing.
 pub(crate) type Files = BTreeMap<PathBuf, Option<String>>;
 
 /// The places of a run.
@@ -77,7 +80,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The installed parts of a layer, by root. Fails with the reason if a later run could not restore them.
+    /// The installed parts of a layer, by root. Fails with the reason if a later run could not
+    /// restore them.
     pub(crate) fn installed(&self, layer: Layer) -> Result<Vec<Selection>, String> {
         let mut found = match layer {
             Layer::Plugins => vec![self.plugins()],
@@ -98,8 +102,9 @@ impl Places {
         }
     }
 
-    /// Returns whether the packages of the language are in the source: with them, `pulumi install` has nothing to do. Where they are in a
-    /// store of the language's tool, it links or compiles them.
+    /// Returns whether the packages of the language are in the source: with them, `pulumi install`
+    /// has nothing to do. Where they are in a store of the language's tool, it links or compiles
+    /// them.
     pub(crate) fn is_in_place(&self) -> bool {
         matches!(self.runtime().as_deref(), Some("nodejs" | "python"))
     }
@@ -211,7 +216,8 @@ impl Places {
         Ok(vec![Selection { root: root("source", &self.source), paths }])
     }
 
-    /// Walks the source without the directories that a test finds, and returns these. `file` gets each file and link.
+    /// Walks the source without the directories that a test finds, and returns these. `file` gets
+    /// each file and link.
     fn walk(&self, is_found: &dyn Fn(&Path) -> bool, file: &mut dyn FnMut(&Path)) -> Result<Vec<PathBuf>, String> {
         let (mut paths, mut dirs, mut seen) = (Vec::new(), vec![PathBuf::new()], 0);
         while let Some(dir) = dirs.pop() {
@@ -232,7 +238,8 @@ impl Places {
         Ok(paths)
     }
 
-    /// The stores of packages of the language's tools, as the directory above and the name: that is what the archive has.
+    /// The stores of packages of the language's tools, as the directory above and the name: that is
+    /// what the archive has.
     fn stores(&self) -> Vec<(Root, PathBuf)> {
         let go = || self.variable("GOPATH").or_else(|| self.home("go"));
         let cache = || self.variable("XDG_CACHE_HOME").or_else(|| self.home(".cache"));
@@ -284,14 +291,16 @@ fn has_login(line: &str) -> bool {
     urls.into_iter().any(|rest| rest.split(['/', ' ', '"', '\'']).next().is_some_and(|host| host.contains('@')))
 }
 
-/// Returns whether a line of a list of packages includes a list whose digest is in no key: outside of its directory, or by its name.
+/// Returns whether a line of a list of packages includes a list whose digest is in no key: outside
+/// of its directory, or by its name.
 fn is_odd_list(line: &str) -> bool {
     let included = ["-r", "-c", "--requirement", "--constraint"].iter().find_map(|flag| line.strip_prefix(flag));
     let name = included.filter(|rest| rest.starts_with([' ', '='])).map(|name| name.trim_matches([' ', '=']));
     name.is_some_and(|name| name.contains("../") || ![".txt", ".in"].iter().any(|end| name.ends_with(end)))
 }
 
-/// Returns whether the Python of a virtual environment is one of the image. uv may have downloaded it for this run.
+/// Returns whether the Python of a virtual environment is one of the image. uv may have downloaded
+/// it for this run.
 fn has_python(environment: &Path) -> bool {
     let python = environment.join("bin/python").canonicalize();
     python.is_ok_and(|python| !python.ancestors().any(|dir| dir.ends_with("uv/python")))
@@ -302,7 +311,8 @@ fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// A package of a virtual environment that was copied from a directory: it is older than the source when that changes.
+/// A package of a virtual environment that was copied from a directory: it is older than the source
+/// when that changes.
 fn copied_from_source(environment: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Origin {

@@ -44,7 +44,8 @@ pub(crate) struct Pulumi<'a> {
     pub runner: PathBuf,
     pub environment: BTreeMap<OsString, OsString>,
     pub dir: PathBuf,
-    /// The flags with which a call starts, except for a call whose answer is read: there they would log more than a run does.
+    /// The flags with which a call starts, except for a call whose answer is read: there they would
+    /// log more than a run does.
     pub log_flags: Vec<String>,
     pub log: &'a Log,
     pub mask: Mask,
@@ -62,20 +63,22 @@ pub(crate) struct Ended {
     pub success: bool,
     /// By a signal, not by itself: it has not released what it held.
     pub killed: bool,
-    /// The end of Pulumi's standard error, or of its standard output if that is empty; secrets masked.
+    /// The end of Pulumi's standard error, or of its standard output if that is empty; secrets
+    /// masked.
     pub words: String,
     /// The URL of the update in Pulumi Cloud.
     pub permalink: Option<String>,
 }
 
 impl Pulumi<'_> {
-    /// Runs a call to its end. When the run is to stop, Pulumi is interrupted and waited for, because it saves its state.
+    /// Runs a call to its end. When the run is to stop, Pulumi is interrupted and waited for,
+    /// because it saves its state.
     pub(crate) async fn run(&self, call: &Call) -> io::Result<Ended> {
         self.finish(self.command("pulumi", &self.log_flags, call).spawn()?, &call.input).await
     }
 
-    /// Starts a process that will become Pulumi and holds it: its process id is known, but nothing has started.
-    /// [`Pulumi::release`] continues it.
+    /// Starts a process that will become Pulumi and holds it: its process id is known, but nothing
+    /// has started. [`Pulumi::release`] continues it.
     pub(crate) fn hold(&self, call: &Call) -> io::Result<Child> {
         let before: Vec<&str> = ["hold", "pulumi"].into_iter().chain(self.log_flags.iter().map(String::as_str)).collect();
         self.command(&self.runner, &before, call).spawn()
@@ -86,8 +89,9 @@ impl Pulumi<'_> {
         self.finish(held, "\n").await
     }
 
-    /// Runs a call whose standard output is the answer, and shows none of it. The call only reads, so a run that is to stop still
-    /// completes it if it is quick: an update that succeeded is not lost for its outputs.
+    /// Runs a call whose standard output is the answer, and shows none of it. The call only reads,
+    /// so a run that is to stop still completes it if it is quick: an update that succeeded is not
+    /// lost for its outputs.
     pub(crate) async fn ask(&self, call: &Call) -> io::Result<(bool, Vec<u8>, String)> {
         let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
         let mut answer = Vec::new();
@@ -116,14 +120,14 @@ impl Pulumi<'_> {
         let mut command = Command::new(program);
         command.args(before).args(&call.arguments).env_clear().envs(&self.environment).current_dir(&self.dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // In its own process group, so that a signal to the runner does not reach Pulumi too: a second one would make it drop its
-        // work.
+        // In its own process group, so that a signal to the runner does not reach Pulumi too: a
+        // second one would make it drop its work.
         command.process_group(0).kill_on_drop(true);
         command
     }
 
-    /// Runs a call whose standard output is the answer, which is not shown. Unlike [`Pulumi::ask`], it is interrupted when the run
-    /// is to stop.
+    /// Runs a call whose standard output is the answer, which is not shown. Unlike [`Pulumi::ask`],
+    /// it is interrupted when the run is to stop.
     pub(crate) async fn answer(&self, call: &Call) -> io::Result<(Ended, Vec<u8>)> {
         let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
         let (stdout, mut answer) = (child.stdout.take(), Vec::new());
@@ -160,7 +164,8 @@ impl Pulumi<'_> {
         let status = tokio::select! {
             _ = &mut talking => waiting.await?,
             status = &mut waiting => {
-                // A plugin that outlives Pulumi may keep the pipes open: only the output until then is read.
+                // A plugin that outlives Pulumi may keep the pipes open: only the output until then
+                // is read.
                 let _: Result<_, _> = timeout(DRAIN, &mut talking).await;
                 status?
             }
@@ -236,7 +241,8 @@ impl Pulumi<'_> {
                     continue;
                 }
                 self.log.say(&masked);
-                // A log line is no sign of life: the log also reports the renewal of leases while nothing happens.
+                // A log line is no sign of life: the log also reports the renewal of leases while
+                // nothing happens.
                 if !is_log(&masked) {
                     self.heard.set(Instant::now());
                     said.borrow_mut().add(&masked);
@@ -286,8 +292,8 @@ impl Said {
     }
 }
 
-/// Returns whether a line belongs to Pulumi's own log (`-v --logtostderr`), which is shown but is not its message. Older versions
-/// write `I0131 …`.
+/// Returns whether a line belongs to Pulumi's own log (`-v --logtostderr`), which is shown but is
+/// not its message. Older versions write `I0131 …`.
 fn is_log(line: &str) -> bool {
     let letter = line.strip_prefix(['I', 'W', 'E', 'F']);
     let date = letter.and_then(|line| line.split_once(' ')).map(|(date, _)| date);

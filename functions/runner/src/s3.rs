@@ -1,5 +1,5 @@
-//! The task's own folder in the bucket: plain signed GETs and PUTs. The shared port of S3 is not used, because the SDK below it
-//! makes the binary of the runner half as large again.
+//! The task's own folder in the bucket: plain signed GETs and PUTs. The shared port of S3 is not
+//! used, because the SDK below it makes the binary of the runner half as large again.
 
 use std::{
     fmt::Write,
@@ -29,7 +29,8 @@ use tokio::{fs::File, io::AsyncReadExt};
 
 use crate::credentials::Provider;
 
-/// The time limit for storing all archives. The operation is over by then, and its result is not stored yet.
+/// The time limit for storing all archives. The operation is over by then, and its result is not
+/// stored yet.
 pub(crate) const STORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Bytes of a file that are read and sent at once.
@@ -82,8 +83,8 @@ pub enum StoreError {
     Request(String),
 }
 
-/// A client that trusts the public CAs whatever the image contains, and those of the given file. It uses no proxy, because the
-/// task's credentials and its bucket are in its own network.
+/// A client that trusts the public CAs whatever the image contains, and those of the given file. It
+/// uses no proxy, because the task's credentials and its bucket are in its own network.
 pub(crate) fn client(certificates: Option<&Path>) -> Result<Client, StoreError> {
     let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
@@ -97,7 +98,8 @@ pub(crate) fn client(certificates: Option<&Path>) -> Result<Client, StoreError> 
         .with_root_certificates(roots)
         .with_no_client_auth();
     let client = Client::builder().tls_backend_preconfigured(tls).no_proxy();
-    // It counts the time in which a body is sent too: an archive of the cache may take as long as all of them may.
+    // It counts the time in which a body is sent too: an archive of the cache may take as long as
+    // all of them may.
     Ok(client.connect_timeout(Duration::from_secs(5)).read_timeout(STORED_WITHIN).build()?)
 }
 
@@ -141,7 +143,8 @@ impl Folder {
         Ok((response.bytes().await?, whole))
     }
 
-    /// Writes a file, of which the size and the SHA-256 in hex are known, as an object that is written once.
+    /// Writes a file, of which the size and the SHA-256 in hex are known, as an object that is
+    /// written once.
     pub(crate) async fn put_file(&self, key: &str, path: &Path, size: u64, sha256: &str) -> Result<(), StoreError> {
         let file = File::open(path).await.map_err(|error| StoreError::Request(error.to_string()))?;
         let pieces = futures::stream::try_unfold(file, async |mut file| {
@@ -158,8 +161,8 @@ impl Folder {
         }
     }
 
-    /// Writes an object. With `once`, an existing object is never overwritten and counts as success: only an earlier try whose
-    /// answer was lost can have written it.
+    /// Writes an object. With `once`, an existing object is never overwritten and counts as
+    /// success: only an earlier try whose answer was lost can have written it.
     pub(crate) async fn put(&self, key: &str, body: String, once: bool) -> Result<(), StoreError> {
         match self.send(Method::PUT, key, once.then_some((IF_NONE_MATCH, "*")), body.into_bytes()).await {
             Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) if once => Ok(()),
@@ -205,7 +208,8 @@ impl Folder {
     async fn sign(&self, request: &mut http::Request<Body>, body: SignableBody<'_>, now: Timestamp) -> Result<(), StoreError> {
         let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
         let mut settings = SigningSettings::default();
-        // S3 differs from other services: keys are encoded once, and a checksum of the body is signed too.
+        // S3 differs from other services: keys are encoded once, and a checksum of the body is
+        // signed too.
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
@@ -238,8 +242,9 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the object may still be written. S3 answers 404 or, without the right to list the bucket, 403
-    /// `AccessDenied`, which also means that a policy denies the read. Any other code of 403 is final.
+    /// Returns whether the object may still be written. S3 answers 404 or, without the right to
+    /// list the bucket, 403 `AccessDenied`, which also means that a policy denies the read. Any
+    /// other code of 403 is final.
     pub(crate) fn is_absent(&self) -> bool {
         match self {
             Self::Status { status: StatusCode::NOT_FOUND, .. } => true,

@@ -1,4 +1,5 @@
-//! The stack that is selected in Pulumi's home. The runner names the stack in each call; a program that calls Pulumi may not.
+//! The stack that is selected in Pulumi's home. The runner names the stack in each call; a program
+//! that calls Pulumi may not.
 
 use std::{
     collections::BTreeMap,

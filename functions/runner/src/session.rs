@@ -253,7 +253,8 @@ impl<'a> Session<'a> {
         self.unless_stopped(self.fetch()).await?;
         report.project = Some(project(&self.pulumi.dir)?);
 
-        // A project without a source has no dependencies to install, and the options of its runtime are unknown.
+        // A project without a source has no dependencies to install, and the options of its runtime
+        // are unknown.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
             self.install(report).await?;
@@ -295,7 +296,8 @@ impl<'a> Session<'a> {
     /// Configures the stack, carries out the operation, and reads the outputs.
     async fn configured(&self, configuration: &mut Configuration<'_>, report: &mut Report) -> Result<(), Failure> {
         for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
-            // The salt comes from the creation of the stack, or from the first secret that Pulumi sets.
+            // The salt comes from the creation of the stack, or from the first secret that Pulumi
+            // sets.
             if number < 2 && configuration.encrypt(&self.pulumi)? {
                 break;
             }
@@ -310,7 +312,8 @@ impl<'a> Session<'a> {
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
         let events = self.operation(report).await?;
-        // Also in a run that is to stop by now, because the update succeeded and its outputs are reported.
+        // Also in a run that is to stop by now, because the update succeeded and its outputs are
+        // reported.
         if self.spec.operation == Operation::Up && !self.spec.is_preview() {
             report.outputs = Some(self.outputs(events.outputs).await?);
         }
@@ -383,7 +386,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns how many processes the kernel has killed for lack of memory since its start; 0 if it does not report it.
+/// Returns how many processes the kernel has killed for lack of memory since its start; 0 if it
+/// does not report it.
 fn oom_kills(vmstat: &Path) -> u64 {
     let text = fs::read_to_string(vmstat).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
@@ -405,7 +409,8 @@ fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; use an image with pulumi on its PATH"))
 }
 
-/// Creates a project without a program. It must not be deployed, because Pulumi deletes resources that are not in a program.
+/// Creates a project without a program. It must not be deployed, because Pulumi deletes resources
+/// that are not in a program.
 fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), Failure> {
     if matches!(operation, Operation::Up | Operation::Preview) {
         let operation = operation.as_str();
@@ -477,7 +482,8 @@ mod tests {
         fs::set_permissions(&pulumi, fs::Permissions::from_mode(0o755)).unwrap();
         let failure = loop {
             let error = Command::new(&pulumi).spawn().unwrap_err();
-            // A process that another test starts keeps the file open for writing until it has become another program.
+            // A process that another test starts keeps the file open for writing until it has
+            // become another program.
             if error.kind() != io::ErrorKind::ExecutableFileBusy {
                 break not_run(error);
             }

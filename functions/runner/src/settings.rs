@@ -1,4 +1,5 @@
-//! The settings file of a stack, `Pulumi.<stack>.yaml`, written as Pulumi would write it, without a process for each part.
+//! The settings file of a stack, `Pulumi.<stack>.yaml`, written as Pulumi would write it, without a
+//! process for each part.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,8 +34,8 @@ pub(crate) struct SettingsFile {
 }
 
 impl SettingsFile {
-    /// Returns the file if the project, the stack and the backend leave no doubt that Pulumi would use it, and entries can be
-    /// added to it.
+    /// Returns the file if the project, the stack and the backend leave no doubt that Pulumi would
+    /// use it, and entries can be added to it.
     pub(crate) fn new(dir: &Path, stack: &str, environment: &BTreeMap<OsString, OsString>) -> Option<Self> {
         let backend = environment.get(OsStr::new("PULUMI_BACKEND_URL"))?.to_str()?;
         let stack = stack.rsplit('/').next().filter(|name| is_plain(name))?;
@@ -59,8 +60,8 @@ impl SettingsFile {
         Some(Self { path, base: base?, project: own.to_owned(), entries: BTreeMap::new() })
     }
 
-    /// Writes the values that `config set-all` would write first, and returns the entries that are left to Pulumi: all of them if
-    /// Pulumi might write one of these values in another form.
+    /// Writes the values that `config set-all` would write first, and returns the entries that are
+    /// left to Pulumi: all of them if Pulumi might write one of these values in another form.
     pub(crate) fn write<'a>(&mut self, config: &'a [Config]) -> io::Result<Vec<&'a Config>> {
         let (own, left): (Vec<_>, Vec<_>) = config.iter().partition(|config| is_first(config));
         // Pulumi sets plain values before structured ones.
@@ -77,8 +78,8 @@ impl SettingsFile {
         Ok(left)
     }
 
-    /// Writes the remaining entries if all are secret and Pulumi has written a salt of this passphrase into the file. Returns
-    /// whether it did.
+    /// Writes the remaining entries if all are secret and Pulumi has written a salt of this
+    /// passphrase into the file. Returns whether it did.
     pub(crate) fn write_secrets(&mut self, left: &[&Config], passphrase: &str) -> io::Result<bool> {
         let is_secret = |config: &&Config| config.secret && !config.path;
         let Some(salt) = fs::read_to_string(&self.path).ok().and_then(|text| salt(&text)) else { return Ok(false) };
@@ -122,7 +123,8 @@ impl SettingsFile {
     }
 }
 
-/// The settings file of the source, as the text before and after added entries. Its own text stays as it is, with its comments.
+/// The settings file of the source, as the text before and after added entries. Its own text stays
+/// as it is, with its comments.
 struct Base {
     before: String,
     indent: String,
@@ -133,7 +135,8 @@ struct Base {
 }
 
 impl Base {
-    /// Splits a file below its line `config:`. `None` if its form leaves a doubt about where that is.
+    /// Splits a file below its line `config:`. `None` if its form leaves a doubt about where that
+    /// is.
     fn new(text: &str) -> Option<Self> {
         if text.contains(['\r', '\t', '\u{feff}']) {
             return None;
@@ -180,7 +183,8 @@ fn salt(text: &str) -> Option<String> {
     settings.get("encryptionsalt").filter(|_| !has_key)?.as_str().map(str::to_owned)
 }
 
-/// Returns whether `config set-all` sets an entry before the paths and before the values from standard input.
+/// Returns whether `config set-all` sets an entry before the paths and before the values from
+/// standard input.
 fn is_first(config: &Config) -> bool {
     !config.secret && !config.path && text(config).len() <= MAX_ARGUMENT_BYTES
 }
@@ -198,7 +202,8 @@ fn value(config: &Config) -> Option<String> {
     }
 }
 
-/// Returns a value in YAML's flow style; `None` for a null or a fraction, and for an object that Pulumi may read as a secret.
+/// Returns a value in YAML's flow style; `None` for a null or a fraction, and for an object that
+/// Pulumi may read as a secret.
 fn yaml(value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
@@ -217,7 +222,8 @@ fn yaml(value: &Value) -> Option<String> {
     })
 }
 
-/// Returns a text in YAML's double quotes. All but printable ASCII is escaped, so that every YAML reader returns it unchanged.
+/// Returns a text in YAML's double quotes. All but printable ASCII is escaped, so that every YAML
+/// reader returns it unchanged.
 fn quoted(text: &str) -> String {
     let chars = text.chars().map(|char| match char {
         '"' | '\\' => format!("\\{char}"),

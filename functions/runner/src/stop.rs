@@ -75,7 +75,8 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
     }
 }
 
-/// Returns when a part of the patience has elapsed, and how long it was. A further stop may shorten it.
+/// Returns when a part of the patience has elapsed, and how long it was. A further stop may shorten
+/// it.
 pub(crate) async fn lapsed(stop: &mut watch::Receiver<Option<Stop>>, part: fn(Patience) -> Duration) -> Duration {
     let mut limit = part(stopped(stop).await.patience);
     let began = Instant::now();
@@ -87,7 +88,8 @@ pub(crate) async fn lapsed(stop: &mut watch::Receiver<Option<Stop>>, part: fn(Pa
     }
 }
 
-/// Waits for what ends the run early. `heard` is the time of the last sign of life; `doing` names the step in progress.
+/// Waits for what ends the run early. `heard` is the time of the last sign of life; `doing` names
+/// the step in progress.
 pub(crate) async fn due(
     told: &mut watch::Receiver<bool>,
     limits: RunLimits,

@@ -27,18 +27,19 @@ pub struct Settings {
     pub share: PathBuf,
     /// [`driftless_contract::SECRETS`].
     pub secrets: PathBuf,
-    /// `/proc/vmstat`, which counts the processes that the kernel has killed for lack of memory. A Fargate task has its own
-    /// kernel.
+    /// `/proc/vmstat`, which counts the processes that the kernel has killed for lack of memory. A
+    /// Fargate task has its own kernel.
     pub vmstat: PathBuf,
-    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard
-    /// input and then becomes PROGRAM, with the same process id.
+    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits
+    /// for a byte on its standard input and then becomes PROGRAM, with the same process id.
     pub runner: PathBuf,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
 
 impl Settings {
-    /// A directory for Pulumi's events, for archives, and for Pulumi's home if the image has none. It is deleted with the task's disk.
+    /// A directory for Pulumi's events, for archives, and for Pulumi's home if the image has none.
+    /// It is deleted with the task's disk.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.share.join(".driftless")
     }

@@ -1,6 +1,6 @@
-//! Plans of the real Pulumi: which changes make another plan, and that only the approved one is applied. Needs `pulumi`,
-//! `pulumi-language-yaml`, `pulumi-analyzer-policy-world` and `pulumi-resource-world` in `target/tools`, so that only `make unit` runs
-//! it.
+//! Plans of the real Pulumi: which changes make another plan, and that only the approved one is
+//! applied. Needs `pulumi`, `pulumi-language-yaml`, `pulumi-analyzer-policy-world` and
+//! `pulumi-resource-world` in `target/tools`, so that only `make unit` runs it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -245,7 +245,8 @@ async fn equal_previews_have_one_hash_and_each_change_another() {
         unlike(stack.propose(&program).await, what);
     }
     let urn = |name: &str| format!("urn:pulumi:dev::p::world:index:Object::{name}");
-    // With this target, nothing changes, as with the program that was applied. The binding has the flags.
+    // With this target, nothing changes, as with the program that was applied. The binding has the
+    // flags.
     assert_ne!(stack.propose_with(&base, |spec| spec.targets = vec![urn("b")]).await.hash, hash, "--target");
     unlike(stack.propose_with(&base, |spec| spec.replace = vec![urn("b")]).await, "--replace");
     unlike(stack.propose_with(&base, |spec| spec.refresh = true).await, "--refresh");
@@ -404,7 +405,8 @@ async fn destroy_and_refresh_are_bound_by_the_state() {
     assert_eq!((stack.file("a"), stack.file("kept").as_deref()), (None, Some("v1")));
 }
 
-/// The rules of a policy pack of the tests' own analyzer, by level, name, and the word that a resource must not have.
+/// The rules of a policy pack of the tests' own analyzer, by level, name, and the word that a
+/// resource must not have.
 const RULES: &str = r#"[
   { "level": "mandatory", "name": "no-open", "word": "\"content\":\"open\"" },
   { "level": "mandatory", "name": "no-size", "word": "\"content\":\"2x\"" },

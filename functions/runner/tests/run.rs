@@ -1,5 +1,5 @@
-//! Whole runs, with a script in place of Pulumi and a small bucket in place of AWS: whenever a run is stopped, it reports how it
-//! ended.
+//! Whole runs, with a script in place of Pulumi and a small bucket in place of AWS: whenever a run
+//! is stopped, it reports how it ended.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -299,7 +299,8 @@ async fn output_with_a_value_from_a_secret_is_secret_without_a_mark() {
     }
 }
 
-/// Outputs that repeat secrets: `expected` are the secret ones, where some are listed as not secret.
+/// Outputs that repeat secrets: `expected` are the secret ones, where some are listed as not
+/// secret.
 async fn passed_on(name: &str, not_secret: &[&str], expected: &[&str]) {
     let aws = Aws::new(name);
     let outputs =

@@ -1,4 +1,5 @@
-//! Hints live tasks, whatever their Updates say: a tenant may mark an Update complete, or delete it.
+//! Hints live tasks, whatever their Updates say: a tenant may mark an Update complete, or delete
+//! it.
 
 use driftless_aws::{Queues, TaskPage, Tasks};
 use driftless_contract::{TaskHint, VERSION};

@@ -1,4 +1,5 @@
-//! Hints the runs that hold a Pulumi stack although their Update no longer exists, because a user removed its finalizer by force.
+//! Hints the runs that hold a Pulumi stack although their Update no longer exists, because a user
+//! removed its finalizer by force.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,8 @@ use crate::Error;
 /// The holder of a younger claim may be an Update that was created after the Updates were listed.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// Hints the run of every claim whose holder is not an unfinished Update, by its uid. Returns the number of hints.
+/// Hints the run of every claim whose holder is not an unfinished Update, by its uid. Returns the
+/// number of hints.
 pub(crate) async fn hint_lost<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,

@@ -1,5 +1,6 @@
-//! Repairs the loss of any event: on a schedule it hints what is due. It decides nothing else, and its hints take the path of
-//! every other hint. It also requests the deletion of old trees from the fetcher, which deletes those that no object needs.
+//! Repairs the loss of any event: on a schedule it hints what is due. It decides nothing else, and
+//! its hints take the path of every other hint. It also requests the deletion of old trees from the
+//! fetcher, which deletes those that no object needs.
 
 mod attend;
 mod claims;
@@ -18,10 +19,12 @@ use jiff::{SignedDuration, Timestamp};
 pub use pass::{Cursor, Endless};
 pub use sweep::{Swept, sweep};
 
-/// The maximum number of batches of hints in flight: those of a page on which every object is due take five round trips.
+/// The maximum number of batches of hints in flight: those of a page on which every object is due
+/// take five round trips.
 const BATCHES_AT_ONCE: usize = 10;
 
-/// The sources are collected in this many parts, so that the fetcher never gets all requests at once.
+/// The sources are collected in this many parts, so that the fetcher never gets all requests at
+/// once.
 const PARTS: i64 = 24;
 
 /// The settings of an installation.
@@ -42,12 +45,14 @@ pub struct Settings<'a> {
 }
 
 impl Settings<'_> {
-    /// The period of hints for a live run, in seconds: short enough to renew its tokens, and to find an end whose event was lost.
+    /// The period of hints for a live run, in seconds: short enough to renew its tokens, and to
+    /// find an end whose event was lost.
     fn live_seconds(&self) -> i64 {
         (self.period_seconds / 2).min(self.token_seconds / 8)
     }
 
-    /// The time from which a sweep that began at `tick` reads no further page, so that it ends before the next tick.
+    /// The time from which a sweep that began at `tick` reads no further page, so that it ends
+    /// before the next tick.
     #[must_use]
     pub fn late(&self, tick: Timestamp) -> Timestamp {
         tick + SignedDuration::from_secs(self.tick_seconds * 3 / 4)
@@ -71,8 +76,8 @@ pub enum Error {
     TooSlow(u64),
 }
 
-/// Runs the sweeps of the clusters concurrently, each within `limit`, and returns why some failed. A slow or unreachable cluster
-/// delays no other.
+/// Runs the sweeps of the clusters concurrently, each within `limit`, and returns why some failed.
+/// A slow or unreachable cluster delays no other.
 pub async fn each_within<'a>(
     clusters: &'a [String],
     limit: Duration,
@@ -116,8 +121,9 @@ async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>,
     Ok(refused)
 }
 
-/// Requests a collection for the sources with a tree that is too old to be used, if their turn has come. The bucket is listed
-/// whenever a part of the sources has its turn. Returns the number of sources.
+/// Requests a collection for the sources with a tree that is too old to be used, if their turn has
+/// come. The bucket is listed whenever a part of the sources has its turn. Returns the number of
+/// sources.
 pub async fn collect<O: Objects, Q: Queues>(
     name: &str,
     objects: &O,
@@ -130,7 +136,8 @@ pub async fn collect<O: Objects, Q: Queues>(
         return Ok(0);
     }
     let prefix = keys::trees_of_cluster(name);
-    // The last object of the previous page. If it is a manifest, its pack is on the next page and would look like half a tree.
+    // The last object of the previous page. If it is a manifest, its pack is on the next page and
+    // would look like half a tree.
     let mut seam: Option<(String, Timestamp)> = None;
     let mut sources = BTreeSet::new();
     loop {

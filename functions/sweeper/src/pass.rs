@@ -1,10 +1,10 @@
-//! The pass over the objects that may rest: Stacks, Workspaces and ended Updates. A pass of a large cluster takes several sweeps,
-//! each of which continues where the last one stopped.
+//! The pass over the objects that may rest: Stacks, Workspaces and ended Updates. A pass of a large
+//! cluster takes several sweeps, each of which continues where the last one stopped.
 
 use jiff::Timestamp;
 
-/// The maximum number of pages of a list, of 500 objects each where they are small: an API server that never ends a list ends the
-/// pass over its kind.
+/// The maximum number of pages of a list, of 500 objects each where they are small: an API server
+/// that never ends a list ends the pass over its kind.
 const MAX_PAGES: usize = 1000;
 
 /// The API server's list of these objects does not end.
@@ -12,7 +12,8 @@ const MAX_PAGES: usize = 1000;
 #[error("list of {0} does not end: a page token repeats, or there are more than {MAX_PAGES} pages")]
 pub struct Endless(pub(crate) String);
 
-/// Where the next sweep of a cluster continues. An instance of the function keeps it; a new instance begins a pass.
+/// Where the next sweep of a cluster continues. An instance of the function keeps it; a new
+/// instance begins a pass.
 #[derive(Debug, Default)]
 pub struct Cursor {
     /// The pass that has not ended.
@@ -69,8 +70,9 @@ impl Cursor {
         self.from.clone()
     }
 
-    /// Notes that a page was read, with so many objects in the namespaces of the filter, and which page follows. A sweep that is
-    /// stopped at any `await` continues there. Ends the stage after the last page, and returns how many such objects it has.
+    /// Notes that a page was read, with so many objects in the namespaces of the filter, and which
+    /// page follows. A sweep that is stopped at any `await` continues there. Ends the stage after
+    /// the last page, and returns how many such objects it has.
     pub(crate) fn turn_page(&mut self, kind: &str, next: Option<String>, ours: usize) -> Result<Option<usize>, Endless> {
         self.ours += ours;
         self.pages += 1;

@@ -36,16 +36,19 @@ pub struct Swept {
     pub hints: usize,
 }
 
-/// Hints what is due in a cluster, in the namespaces of the filter. In other namespaces only Driftless's own Updates: a run that
-/// started before its namespace left the filter is supervised to its end.
+/// Hints what is due in a cluster, in the namespaces of the filter. In other namespaces only
+/// Driftless's own Updates: a run that started before its namespace left the filter is supervised
+/// to its end.
 ///
-/// Each sweep reads the unfinished Updates and the claims. Then it reads what may rest: Stacks, Workspaces and ended Updates. This
-/// pass takes as many sweeps as it needs: `is_late` is asked after each page, and the next sweep continues at `cursor`. So no sweep
-/// has to read a whole cluster, and no run waits for idle Stacks.
+/// Each sweep reads the unfinished Updates and the claims. Then it reads what may rest: Stacks,
+/// Workspaces and ended Updates. This pass takes as many sweeps as it needs: `is_late` is asked
+/// after each page, and the next sweep continues at `cursor`. So no sweep has to read a whole
+/// cluster, and no run waits for idle Stacks.
 ///
-/// Memory is bounded by a page of objects and the uids of unfinished Updates. What is due on a page is hinted before the next page
-/// is read. A failed list of a kind, or failed hints of a page, stop no other hints, and are the sweep's error at the end; the next
-/// pass reads the kind again. A hint that is sent twice does no harm.
+/// Memory is bounded by a page of objects and the uids of unfinished Updates. What is due on a page
+/// is hinted before the next page is read. A failed list of a kind, or failed hints of a page, stop
+/// no other hints, and are the sweep's error at the end; the next pass reads the kind again. A hint
+/// that is sent twice does no harm.
 pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
@@ -101,7 +104,8 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
         let system = self.settings.watch.system_namespace;
         match claims::hint_lost(self.name, self.cluster, self.queues, system, &unfinished, self.now).await {
             Ok(hints) => self.add(hints),
-            // Not an error of the sweep, because the next Update that wants such a claim hints its holder too.
+            // Not an error of the sweep, because the next Update that wants such a claim hints its
+            // holder too.
             Err(error) => tracing::warn!(cluster = self.name, %error, "cannot check the claims"),
         }
     }
@@ -133,8 +137,8 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
         }
     }
 
-    /// Reads the next page of a stage, and hints what is due on it. After the last one, returns how many objects of the stage are in
-    /// the namespaces of the filter.
+    /// Reads the next page of a stage, and hints what is due on it. After the last one, returns how
+    /// many objects of the stage are in the namespaces of the filter.
     async fn read<K: Object>(
         &self,
         cursor: &RefCell<Cursor>,
@@ -168,7 +172,8 @@ impl<C: Cluster, Q: Queues> Sweep<'_, C, Q> {
         self.is_supervised(update) && self.facts(update).is_due(is_turn, self.now)
     }
 
-    /// Returns whether Driftless acts on an Update: a run that started before its namespace left the filter ends as usual.
+    /// Returns whether Driftless acts on an Update: a run that started before its namespace left
+    /// the filter ends as usual.
     fn is_supervised(&self, update: &Update) -> bool {
         self.is_ours(update) || update.spec.driftless.is_some()
     }

@@ -6,9 +6,9 @@ use serde::Deserialize;
 /// The API group of Flux's sources.
 const SOURCES: &str = "source.toolkit.fluxcd.io";
 
-/// Flux's kinds by group, with the reasons that mean that there is an artifact, or that objects were applied.
-/// kustomize-controller reports applied objects while it is still `Progressing`, before it waits for their health, and again at
-/// the end, with every interval.
+/// Flux's kinds by group, with the reasons that mean that there is an artifact, or that objects
+/// were applied. kustomize-controller reports applied objects while it is still `Progressing`,
+/// before it waits for their health, and again at the end, with every interval.
 const KINDS: [(&str, &[&str], &[&str]); 3] = [
     (
         SOURCES,
@@ -31,7 +31,8 @@ const KINDS: [(&str, &[&str], &[&str]); 3] = [
     ),
 ];
 
-/// The fields that are read of an event of Flux's notification-controller. Any release may add more fields.
+/// The fields that are read of an event of Flux's notification-controller. Any release may add more
+/// fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Event {
@@ -55,7 +56,8 @@ struct InvolvedObject {
 }
 
 impl Event {
-    /// The hint for the source with a new artifact, or for what applied objects; `None` for any other event.
+    /// The hint for the source with a new artifact, or for what applied objects; `None` for any
+    /// other event.
     pub(crate) fn hint(self, cluster: &str) -> Option<Hint> {
         let InvolvedObject { api_version, kind, namespace, name } = self.involved_object;
         let (group, _) = api_version.split_once('/')?;
@@ -71,8 +73,8 @@ impl Event {
     }
 }
 
-/// On the wire the key is `revision`; in Flux's own documents, and in events that did not pass its notification-controller, it
-/// has the group as a prefix.
+/// On the wire the key is `revision`; in Flux's own documents, and in events that did not pass its
+/// notification-controller, it has the group as a prefix.
 fn revision(mut metadata: BTreeMap<String, String>) -> Option<String> {
     metadata.remove("revision").or_else(|| metadata.remove(&format!("{SOURCES}/revision")))
 }

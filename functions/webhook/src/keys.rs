@@ -12,15 +12,18 @@ use tokio::sync::Mutex;
 
 use crate::sender::Sender;
 
-/// The maximum age, or distance into the future, of a signature with a time, as Standard Webhooks advises.
+/// The maximum age, or distance into the future, of a signature with a time, as Standard Webhooks
+/// advises.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long keys are used before the secret is read again.
 const KEPT: SignedDuration = SignedDuration::from_mins(5);
 
-/// The keys of each cluster, each with the kind of sender that may use it. A JSON object from the cluster's name to an object
-/// from senders to keys, such as `{"prod":{"flux":"…","github/team-a":"…"}}`. The part of a sender before the slash is its path
-/// at the webhook. One string in place of the object is a key for all senders. All comparisons take constant time.
+/// The keys of each cluster, each with the kind of sender that may use it. A JSON object from the
+/// cluster's name to an object from senders to keys, such as
+/// `{"prod":{"flux":"…","github/team-a":"…"}}`. The part of a sender before the slash is its path
+/// at the webhook. One string in place of the object is a key for all senders. All comparisons take
+/// constant time.
 #[derive(Debug)]
 pub struct Keys(HashMap<String, Vec<(Option<Sender>, SecretString)>>);
 
@@ -63,8 +66,8 @@ impl FromStr for Keys {
 }
 
 impl Keys {
-    /// Returns whether the sender knows a key of the cluster. Of several proofs only the strongest counts: an invalid one is not
-    /// rescued by another.
+    /// Returns whether the sender knows a key of the cluster. Of several proofs only the strongest
+    /// counts: an invalid one is not rescued by another.
     pub(crate) fn know(&self, cluster: &str, sender: Sender, headers: &HeaderMap, body: &[u8], now: Timestamp) -> bool {
         let header = |name| headers.get(name).map_or(&[][..], |value: &http::HeaderValue| value.as_bytes());
         let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| self.signed(cluster, sender, body, hex));
@@ -90,7 +93,8 @@ impl Keys {
         }
     }
 
-    /// Returns whether `signature`, in hex, was made over `body` with a key of this cluster and sender.
+    /// Returns whether `signature`, in hex, was made over `body` with a key of this cluster and
+    /// sender.
     fn signed(&self, cluster: &str, sender: Sender, body: &[u8], signature: &[u8]) -> bool {
         let signature = base16ct::mixed::decode_vec(signature).unwrap_or_default();
         self.any(cluster, sender, |key| {
@@ -98,8 +102,8 @@ impl Keys {
         })
     }
 
-    /// Returns whether `token` is a key of this cluster and sender. Digests are compared, so that the time does not depend on a
-    /// key.
+    /// Returns whether `token` is a key of this cluster and sender. Digests are compared, so that
+    /// the time does not depend on a key.
     pub(crate) fn is(&self, cluster: &str, sender: Sender, token: &[u8]) -> bool {
         self.any(cluster, sender, |key| {
             let macs = mac(key.as_bytes()).zip(mac(key.as_bytes()));
@@ -109,9 +113,10 @@ impl Keys {
         })
     }
 
-    /// Returns whether one of `signatures` (`v1,<base64>`, separated by spaces) was made over id, time (Unix seconds) and body
-    /// with a key of this cluster and sender, and the time is [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key
-    /// must be `whsec_<base64>`.
+    /// Returns whether one of `signatures` (`v1,<base64>`, separated by spaces) was made over id,
+    /// time (Unix seconds) and body with a key of this cluster and sender, and the time is
+    /// [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key must be
+    /// `whsec_<base64>`.
     pub(crate) fn signed_lately(
         &self,
         (cluster, sender): (&str, Sender),
@@ -135,7 +140,8 @@ impl Keys {
         proven && signed_at.is_some_and(|at| now.duration_since(at).abs() <= TOLERANCE)
     }
 
-    /// Tries every key of the sender, even after a match, so that the time does not depend on which one matches.
+    /// Tries every key of the sender, even after a match, so that the time does not depend on which
+    /// one matches.
     fn any(&self, cluster: &str, sender: Sender, proves: impl Fn(&str) -> bool) -> bool {
         let keys = self.0.get(cluster).into_iter().flatten();
         let keys = keys.filter(|(owner, _)| owner.is_none_or(|owner| owner == sender));
@@ -147,8 +153,8 @@ fn mac(key: &[u8]) -> Option<Hmac<Sha256>> {
     Hmac::new_from_slice(key).ok()
 }
 
-/// The keys in a Secrets Manager secret. They are read at the start and every five minutes, so that an added or removed key takes
-/// effect without a deployment.
+/// The keys in a Secrets Manager secret. They are read at the start and every five minutes, so that
+/// an added or removed key takes effect without a deployment.
 pub struct KeySecret<K> {
     keyring: K,
     secret: String,
@@ -162,8 +168,9 @@ impl<K: Keyring> KeySecret<K> {
         Ok(Self { keyring, secret, read: Mutex::new((keys, now)) })
     }
 
-    /// Passes the keys to `with`, and reads the secret before that if it is due. If the secret cannot be read or is invalid, the
-    /// previous keys stay in use: a mistake in it must not refuse every sender.
+    /// Passes the keys to `with`, and reads the secret before that if it is due. If the secret
+    /// cannot be read or is invalid, the previous keys stay in use: a mistake in it must not refuse
+    /// every sender.
     pub async fn with<T>(&self, now: Timestamp, with: impl AsyncFnOnce(&Keys) -> T) -> T {
         let mut kept = self.read.lock().await;
         if now.duration_since(kept.1) >= KEPT {

@@ -1,10 +1,12 @@
 //! Receives notifications at a function URL, and hints the objects that they name.
 //!
-//! `POST /<cluster>` is for Flux: a source with a new artifact, a Kustomization or a `HelmRelease` that applied objects.
-//! `POST /<cluster>/github`, `/gitlab` and `/gitea` are for pushes to the repositories that Stacks name themselves.
+//! `POST /<cluster>` is for Flux: a source with a new artifact, a Kustomization or a `HelmRelease`
+//! that applied objects. `POST /<cluster>/github`, `/gitlab` and `/gitea` are for pushes to the
+//! repositories that Stacks name themselves.
 //!
-//! The signature is verified over the bytes as received, with the keys of that cluster and sender, before they are parsed. Most
-//! senders sign no time: a replayed notification is one more hint, which is harmless.
+//! The signature is verified over the bytes as received, with the keys of that cluster and sender,
+//! before they are parsed. Most senders sign no time: a replayed notification is one more hint,
+//! which is harmless.
 
 mod event;
 mod keys;
@@ -25,11 +27,12 @@ pub use refusals::Refusals;
 
 use crate::sender::Sender;
 
-/// The maximum length of a body. Flux's messages have at most 39,000 characters; a push grows with its commits.
+/// The maximum length of a body. Flux's messages have at most 39,000 characters; a push grows with
+/// its commits.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Answers one request. Flux retries after 429 and 5xx only, up to its Provider's timeout; git hosts do not retry, or only much
-/// later.
+/// Answers one request. Flux retries after 429 and 5xx only, up to its Provider's timeout; git
+/// hosts do not retry, or only much later.
 pub async fn answer(
     keys: &Keys,
     refusals: &Refusals,

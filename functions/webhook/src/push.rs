@@ -23,7 +23,8 @@ struct Repository {
 }
 
 impl Push {
-    /// The hint for the repository: two, if its ssh URL has another host or path. None for a deleted ref, which no run can use.
+    /// The hint for the repository: two, if its ssh URL has another host or path. None for a
+    /// deleted ref, which no run can use.
     pub(crate) fn hints(self, cluster: &str) -> Vec<Hint> {
         let Self { git_ref, after, repository: Repository { clone_url, ssh_url } } = self;
         if after.bytes().all(|digit| digit == b'0') {

@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 /// The time between two reports of refused calls.
 const PERIOD: SignedDuration = SignedDuration::from_mins(1);
 
-/// The calls that were refused for their signature and are not reported yet. Anyone can make these calls: a log line and a metric
-/// for each would let a stranger raise the operator's bill.
+/// The calls that were refused for their signature and are not reported yet. Anyone can make these
+/// calls: a log line and a metric for each would let a stranger raise the operator's bill.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Counted>);
 
@@ -19,8 +19,8 @@ struct Counted {
 }
 
 impl Refusals {
-    /// Counts a refused call, and reports all unreported ones, at most once a minute. Every answer, refused or not, is an
-    /// occasion to report.
+    /// Counts a refused call, and reports all unreported ones, at most once a minute. Every answer,
+    /// refused or not, is an occasion to report.
     pub(crate) fn after(&self, status: StatusCode, now: Timestamp) {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counted.calls = counted.calls.saturating_add(u32::from(status == StatusCode::UNAUTHORIZED));

@@ -35,7 +35,8 @@ impl Sender {
         }
     }
 
-    /// The hints for the objects that a message names. An error if the message is not one of this sender's.
+    /// The hints for the objects that a message names. An error if the message is not one of this
+    /// sender's.
     pub(crate) fn hints(self, cluster: &str, headers: &HeaderMap, body: &[u8]) -> serde_json::Result<Vec<Hint>> {
         let says =
             |header: &str, events: &[&str]| headers.get(header).is_some_and(|event| events.iter().any(|known| event == known));

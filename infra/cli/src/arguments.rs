@@ -11,7 +11,8 @@ use crate::{render::Format, request::RunSettings};
 
 /// Shows Stacks, explains why they run or wait, reads their logs, and requests runs.
 ///
-/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff or migrate failed; 124 the timeout has passed.
+/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff or migrate
+/// failed; 124 the timeout has passed.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-driftless", bin_name = "kubectl driftless", version, max_term_width = 100)]
 pub struct Arguments {
@@ -73,10 +74,11 @@ pub enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Shows what the last preview would change, the last update changed, and the last drift check found.
+    /// Shows what the last preview would change, the last update changed, and the last drift check
+    /// found.
     ///
-    /// Exit codes, as of kubectl diff: 0 no difference is left to apply or to put back; 1 one is; 2 the command failed, or a run
-    /// failed, so that this is not known.
+    /// Exit codes, as of kubectl diff: 0 no difference is left to apply or to put back; 1 one is; 2
+    /// the command failed, or a run failed, so that this is not known.
     Diff {
         /// The Stack.
         stack: String,
@@ -95,7 +97,8 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         last: Option<NonZeroUsize>,
     },
-    /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its URL. Ctrl-C ends it.
+    /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its
+    /// URL. Ctrl-C ends it.
     Ui {
         /// Show the Stacks of all namespaces.
         #[arg(long, short = 'A')]
@@ -146,7 +149,8 @@ pub enum Command {
     Ignore {
         /// The Stack.
         stack: String,
-        /// The properties: PATH, or TYPE#PATH for the resources of a type. A path covers all within it.
+        /// The properties: PATH, or TYPE#PATH for the resources of a type. A path covers all within
+        /// it.
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<String>,
         /// Whether something is changed.
@@ -164,9 +168,11 @@ pub enum Command {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Takes the drift that the last drift check found over into the state, and changes no resource.
+    /// Takes the drift that the last drift check found over into the state, and changes no
+    /// resource.
     ///
-    /// The next update changes the resources back to what the program says. Change the program first to keep them as they are.
+    /// The next update changes the resources back to what the program says. Change the program
+    /// first to keep them as they are.
     Adopt {
         /// The Stack.
         stack: String,
@@ -174,7 +180,8 @@ pub enum Command {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Approves the plan of a Stack with the annotation driftless.dev/approval: exactly that plan is applied, once.
+    /// Approves the plan of a Stack with the annotation driftless.dev/approval: exactly that plan
+    /// is applied, once.
     Approve {
         /// The Stack.
         stack: String,
@@ -225,24 +232,29 @@ pub enum Command {
         /// Wait until the Stack has applied its spec.
         #[arg(long, required = true)]
         applied: bool,
-        /// The commit that has to be applied; seven or more digits of its hash, or the whole revision of the source.
+        /// The commit that has to be applied; seven or more digits of its hash, or the whole
+        /// revision of the source.
         #[arg(long, value_name = "SHA")]
         commit: Option<String>,
         /// The longest time to wait, such as 10m.
         #[arg(long, default_value = "30m", value_parser = parse_duration)]
         timeout: Duration,
     },
-    /// Checks an installation of Driftless with the AWS CLI and kubectl, and names what is wrong and the remedy.
+    /// Checks an installation of Driftless with the AWS CLI and kubectl, and names what is wrong
+    /// and the remedy.
     ///
-    /// --context names the only cluster to check; without it, all that the installation serves. The canary is a Stack in --namespace.
+    /// --context names the only cluster to check; without it, all that the installation serves. The
+    /// canary is a Stack in --namespace.
     Doctor(Doctor),
     /// Says what becomes of the objects of the Pulumi Kubernetes Operator, with kubectl.
     ///
     /// Exit codes: 0 none is refused; 1 one is; 2 they cannot be read.
     Migrate,
-    /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is assumed.
+    /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is
+    /// assumed.
     Cost(Cost),
-    /// Says what a load needs of an installation, and what limits it first; docs/scale.md says what is assumed.
+    /// Says what a load needs of an installation, and what limits it first; docs/scale.md says what
+    /// is assumed.
     Capacity(Capacity),
     /// Prints the completion script of a shell.
     Completion {

@@ -58,7 +58,8 @@ impl Cluster {
         Self { client, namespace: namespace.into() }
     }
 
-    /// The cluster of this context, or of the current one, of this kubeconfig, or of the one that kubectl uses.
+    /// The cluster of this context, or of the current one, of this kubeconfig, or of the one that
+    /// kubectl uses.
     pub async fn open(kubeconfig: Option<&Path>, context: Option<&str>, namespace: Option<&str>) -> Result<Self> {
         let unusable = |error: &dyn std::fmt::Display| Error::failed(format!("cannot use the kubeconfig: {error}"));
         let read = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
@@ -88,7 +89,8 @@ impl Cluster {
         self.find(namespace, name).await?.ok_or_else(missing)
     }
 
-    /// The object of a kind that is known only at run time. `Err` also for a kind that the cluster does not serve.
+    /// The object of a kind that is known only at run time. `Err` also for a kind that the cluster
+    /// does not serve.
     pub async fn find_dynamic(
         &self,
         api_version: &str,
@@ -142,8 +144,9 @@ impl Cluster {
         }
     }
 
-    /// The objects of a namespace, or of all, in the columns that kubectl prints, from the cache of the API server. The rows of one
-    /// namespace have no metadata, which would be most of the answer.
+    /// The objects of a namespace, or of all, in the columns that kubectl prints, from the cache of
+    /// the API server. The rows of one namespace have no metadata, which would be most of the
+    /// answer.
     pub async fn table<K: Kind, T: DeserializeOwned>(&self, namespace: Option<&str>) -> Result<T> {
         let call = format!("list {}", K::plural(&()));
         let object = if namespace.is_some() { "None" } else { "Metadata" };

@@ -187,8 +187,8 @@ pub fn completion(shell: clap_complete::Shell, program: &str) -> String {
 /// How long a completion waits for a cluster.
 const COMPLETED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What may stand in place of the last of the words after `kubectl driftless`, as kubectl reads it. The Stacks of a cluster that cannot
-/// be read are left out.
+/// What may stand in place of the last of the words after `kubectl driftless`, as kubectl reads it.
+/// The Stacks of a cluster that cannot be read are left out.
 pub async fn complete(words: &[String]) -> String {
     let completion = Completion::of(words);
     let mut stacks = Vec::new();
@@ -297,8 +297,8 @@ async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str, no
     Ok(Standing::of_stack(stack.names(&update.name_any()), hold, is_generation))
 }
 
-/// Prints the log of an Update, or of the current or last run of a Stack; with `last`, of so many runs of the Stack, the newest
-/// at the end.
+/// Prints the log of an Update, or of the current or last run of a Stack; with `last`, of so many
+/// runs of the Stack, the newest at the end.
 async fn logs(
     cluster: &Cluster,
     target: &str,

@@ -1,5 +1,5 @@
-//! Completes a command line for kubectl, which starts the program [`PROGRAM`] with the words after `kubectl driftless`. The last word is
-//! the one to complete.
+//! Completes a command line for kubectl, which starts the program [`PROGRAM`] with the words after
+//! `kubectl driftless`. The last word is the one to complete.
 
 use std::path::PathBuf;
 

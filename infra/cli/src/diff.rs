@@ -1,4 +1,5 @@
-//! `diff`: what the last preview would change, what the last update changed, and what the last drift check found.
+//! `diff`: what the last preview would change, what the last update changed, and what the last
+//! drift check found.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -21,7 +22,8 @@ const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
 pub struct Diff {
     /// The Stack.
     pub object: String,
-    /// Whether a difference is left to apply or to put back. `None` if the last run of a kind failed, so that this is not recorded.
+    /// Whether a difference is left to apply or to put back. `None` if the last run of a kind
+    /// failed, so that this is not recorded.
     pub differs: Option<bool>,
     /// The runs that recorded them: the last preview, update and drift check.
     pub runs: Vec<Run>,
@@ -101,7 +103,8 @@ fn kind(update: &Update) -> Kind {
     }
 }
 
-/// The differences of a Stack. `logs` has the text of the logs that can be read, by the name of the Update.
+/// The differences of a Stack. `logs` has the text of the logs that can be read, by the name of the
+/// Update.
 #[must_use]
 pub fn of(stack: &Stack, updates: &[Update], logs: &BTreeMap<String, String>) -> Diff {
     let core = CoreStack::from(stack);
@@ -145,7 +148,8 @@ fn run(update: &Update, log: &str) -> Run {
     }
 }
 
-/// The last run of a Stack whose Update is deleted. The status of the Stack has its end and no changes.
+/// The last run of a Stack whose Update is deleted. The status of the Stack has its end and no
+/// changes.
 fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
     let last = stack.status.last_update.as_ref()?;
     if (last.operation == Some(Operation::Preview)) != (kind == Kind::Preview) {
@@ -237,8 +241,8 @@ fn is_change(operation: &str) -> bool {
     !UNCHANGED.contains(&operation)
 }
 
-/// The resources that a log of `pulumi preview --diff` or `pulumi up --diff` shows as changed, in its order. A log is for people, and
-/// the program writes to it too: nothing is decided from it.
+/// The resources that a log of `pulumi preview --diff` or `pulumi up --diff` shows as changed, in
+/// its order. A log is for people, and the program writes to it too: nothing is decided from it.
 #[must_use]
 pub fn resources(log: &str) -> Vec<Resource> {
     let mut found: Vec<Resource> = Vec::new();

@@ -20,7 +20,8 @@ impl Error {
         Self::Failed(message.into())
     }
 
-    /// The exit code of the command: 1; 2 for an unknown answer, as of `kubectl diff`; 124 for the end of a timeout, as of `timeout(1)`.
+    /// The exit code of the command: 1; 2 for an unknown answer, as of `kubectl diff`; 124 for the
+    /// end of a timeout, as of `timeout(1)`.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {

@@ -1,4 +1,5 @@
-//! `explain`: why a Stack or an Update runs, waits or rests, and when it is reconciled next, by the code that decides.
+//! `explain`: why a Stack or an Update runs, waits or rests, and when it is reconciled next, by the
+//! code that decides.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,8 @@ use crate::{
     view::{self, Phase},
 };
 
-/// `LookPeriodSeconds` of an installation that does not set it: each Stack is reconciled once in this time.
+/// `LookPeriodSeconds` of an installation that does not set it: each Stack is reconciled once in
+/// this time.
 const PERIOD_SECONDS: i64 = 600;
 /// The sweep hints a live run in this time, with the default `TokenSeconds`.
 const LIVE_SECONDS: i64 = 150;
@@ -96,7 +98,8 @@ pub struct Explanation {
     /// What the reason means, and what a person does, as on the page of reasons.
     #[serde(flatten)]
     pub advice: Option<Advice>,
-    /// Whether reason and message are the status' own, because the decision depends on an unknown fact.
+    /// Whether reason and message are the status' own, because the decision depends on an unknown
+    /// fact.
     pub from_status: bool,
     /// When it is reconciled next.
     pub next: Next,
@@ -354,7 +357,8 @@ pub fn update(update: &Update, standing: Standing, system_namespace: &str, now: 
     }
 }
 
-/// What the run planner is to know: the status stands for the documents in S3, and for the state of the task.
+/// What the run planner is to know: the status stands for the documents in S3, and for the state of
+/// the task.
 fn run_facts(update: &Update, known: UpdateFacts, standing: Standing) -> RunFacts {
     let (started, _) = view::times(update);
     let max_seconds =

@@ -1,4 +1,5 @@
-//! The facts about a Stack that its user may read. What Driftless keeps in S3 is taken from statuses, or recorded as unknown.
+//! The facts about a Stack that its user may read. What Driftless keeps in S3 is taken from
+//! statuses, or recorded as unknown.
 
 use std::{
     collections::BTreeSet,
@@ -156,12 +157,14 @@ impl Facts for Reader<'_> {
     }
 
     async fn guard(&self) -> Result<Guard> {
-        // A team may rarely read the policies of its cluster. The Stack's condition names a missing one.
+        // A team may rarely read the policies of its cluster. The Stack's condition names a missing
+        // one.
         Ok(Guard::Intact)
     }
 
     async fn governance(&self, _: &str) -> Result<Governance> {
-        // A team may rarely read the policies of its cluster. The Stack's condition has what they say.
+        // A team may rarely read the policies of its cluster. The Stack's condition has what they
+        // say.
         Ok(Governance::Unread)
     }
 

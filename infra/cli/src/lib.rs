@@ -1,8 +1,8 @@
-//! `kubectl driftless`: shows Stacks, explains them by the code that decides, reads logs, and requests runs. It uses the kubeconfig of its
-//! user and nothing else.
+//! `kubectl driftless`: shows Stacks, explains them by the code that decides, reads logs, and
+//! requests runs. It uses the kubeconfig of its user and nothing else.
 //!
-//! [`commands`] reads and writes; [`get`], [`tree`], [`diff`], [`explain`] and [`request`] are pure. [`ui`] serves the same as
-//! a page; `stack` reads for both.
+//! [`commands`] reads and writes; [`get`], [`tree`], [`diff`], [`explain`] and [`request`] are
+//! pure. [`ui`] serves the same as a page; `stack` reads for both.
 
 pub mod arguments;
 pub mod cluster;

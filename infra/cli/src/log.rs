@@ -1,4 +1,5 @@
-//! `logs`: the masked log of a run, by the link in the status of its Update, or from the ConfigMap with its last part.
+//! `logs`: the masked log of a run, by the link in the status of its Update, or from the ConfigMap
+//! with its last part.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -71,8 +72,8 @@ pub struct Log {
 /// What a position in the whole log starts with. It sorts after the keys of all parts.
 const BYTE: char = 'b';
 
-/// The log of an Update by its link, else from its ConfigMap, and what follows a position that an earlier call returned. `None` if
-/// it has no log.
+/// The log of an Update by its link, else from its ConfigMap, and what follows a position that an
+/// earlier call returned. `None` if it has no log.
 pub async fn read(cluster: &Cluster, update: &Update, after: Option<&str>) -> Result<Option<Log>> {
     if let Some(link) = link(update).filter(|_| after.is_none_or(|after| after.starts_with(BYTE))) {
         let (mut whole, mut log) = (String::new(), Whole::default());
@@ -115,8 +116,8 @@ pub enum Renewal {
     Refused(String),
 }
 
-/// Requests a new link in place of the expired one of an ended run, which needs the right to patch the Update. A request that was
-/// made at the time `requested` is awaited, and not repeated.
+/// Requests a new link in place of the expired one of an ended run, which needs the right to patch
+/// the Update. A request that was made at the time `requested` is awaited, and not repeated.
 pub async fn renewal(cluster: &Cluster, update: &Update, requested: Option<Timestamp>, now: Timestamp) -> Renewal {
     if !has_expired(update, now) {
         return Renewal::None;
@@ -137,7 +138,8 @@ pub async fn renewal(cluster: &Cluster, update: &Update, requested: Option<Times
     Renewal::Awaited(at, told)
 }
 
-/// The Updates with links that work, as far as new ones can be had. See [`renewal`]; a note says what was done.
+/// The Updates with links that work, as far as new ones can be had. See [`renewal`]; a note says
+/// what was done.
 pub async fn renewed(
     cluster: &Cluster,
     mut updates: Vec<Update>,
@@ -176,7 +178,8 @@ pub async fn renewed(
     }
 }
 
-/// The next whole lines of the log behind a link, from this byte on; empty if there is no more. The link is the only credential.
+/// The next whole lines of the log behind a link, from this byte on; empty if there is no more. The
+/// link is the only credential.
 async fn piece(link: &LogLink, from: usize) -> Result<Vec<u8>> {
     let unusable = |why: &dyn std::fmt::Display| Error::failed(format!("cannot read the log by its link: {why}"));
     let uri: Uri = link.url.parse().map_err(|error| unusable(&error))?;

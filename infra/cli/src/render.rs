@@ -54,8 +54,9 @@ impl Style {
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text }
     }
 
-    /// The text with its long lines wrapped between words, so that no terminal cuts a word. What follows is indented like the last
-    /// column of the line. A word that is longer than a line, such as a URN, stays whole.
+    /// The text with its long lines wrapped between words, so that no terminal cuts a word. What
+    /// follows is indented like the last column of the line. A word that is longer than a line,
+    /// such as a URN, stays whole.
     #[must_use]
     pub fn wrap(self, text: &str) -> String {
         let Some(columns) = self.columns else { return text.to_owned() };
@@ -100,8 +101,8 @@ fn wrapped(line: &str, columns: usize) -> String {
     text + &line[body.len()..]
 }
 
-/// The beginning of the lines that continue this one: up to its last column, if that begins in the left half, or a bit deeper than
-/// the line itself. The branches of a tree continue.
+/// The beginning of the lines that continue this one: up to its last column, if that begins in the
+/// left half, or a bit deeper than the line itself. The branches of a tree continue.
 fn indent(body: &str, columns: usize) -> String {
     let shown: Vec<char> = shown(body).collect();
     let is_begin = |at: &usize| *at > 2 && shown[*at] != ' ' && shown[at - 1] == ' ' && shown[at - 2] == ' ';
@@ -136,7 +137,8 @@ pub fn table(header: &[&str], rows: &[Vec<(Tone, String)>], style: Style) -> Str
     text
 }
 
-/// The time since `then` in at most two units, as kubectl prints an age: `42s`, `5m30s`, `3h`, `2d4h`.
+/// The time since `then` in at most two units, as kubectl prints an age: `42s`, `5m30s`, `3h`,
+/// `2d4h`.
 #[must_use]
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     span(now.duration_since(then))

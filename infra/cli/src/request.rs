@@ -1,4 +1,5 @@
-//! What a user asks of a Stack: the annotations and Updates that they would otherwise write by hand.
+//! What a user asks of a Stack: the annotations and Updates that they would otherwise write by
+//! hand.
 
 use std::collections::BTreeSet;
 
@@ -134,7 +135,8 @@ pub fn resume(stack: &Stack) -> Result<Request> {
     Ok(Request::of(annotate(stack, names::SUSPEND, None), format!("{} is resumed", place(stack))))
 }
 
-/// The drift of a Stack that the last check found, and that check. `verb` is what is to be done with the drift.
+/// The drift of a Stack that the last check found, and that check. `verb` is what is to be done
+/// with the drift.
 fn found(core: &CoreStack, place: &str, verb: &str) -> Result<(Drift, String)> {
     match (&core.status.drift.verdict, &core.status.drift.last) {
         (Some(DriftVerdict::Found(drift)), Some(check)) => Ok((drift.clone(), check.clone())),

@@ -16,8 +16,8 @@ use crate::{
     log, view,
 };
 
-/// The recorded differences of a Stack. Without its log, the resources of a run are not named. A note says what was done about an
-/// expired link to a log.
+/// The recorded differences of a Stack. Without its log, the resources of a run are not named. A
+/// note says what was done about an expired link to a log.
 pub(crate) async fn difference(
     cluster: &Cluster,
     stack: &Stack,

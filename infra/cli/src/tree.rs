@@ -1,4 +1,5 @@
-//! `tree`: a Stack with its source, its Updates, their tasks and what these changed, and the readers of its outputs.
+//! `tree`: a Stack with its source, its Updates, their tasks and what these changed, and the
+//! readers of its outputs.
 
 use std::slice;
 
@@ -33,8 +34,8 @@ impl Node {
     }
 }
 
-/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the user may not read it. `others` are the
-/// Stacks of its namespace that may read its outputs.
+/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the
+/// user may not read it. `others` are the Stacks of its namespace that may read its outputs.
 #[must_use]
 pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], others: &[Stack], now: Timestamp) -> Node {
     let core = CoreStack::from(stack);

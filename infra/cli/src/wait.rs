@@ -19,7 +19,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// A commit may be abbreviated to as many digits.
 const MIN_DIGITS: usize = 7;
 
-/// Whether a revision of a source, such as `main@sha1:0c1d…`, is this commit. The commit may be abbreviated.
+/// Whether a revision of a source, such as `main@sha1:0c1d…`, is this commit. The commit may be
+/// abbreviated.
 #[must_use]
 pub fn is_commit(revision: &str, commit: &str) -> bool {
     let hash = revision.rsplit([':', '/', '@']).next().unwrap_or(revision);
@@ -27,7 +28,8 @@ pub fn is_commit(revision: &str, commit: &str) -> bool {
     revision == commit || abbreviated
 }
 
-/// Whether a Stack has applied its spec, and this commit if one is named. `Err` if its last update was of that commit and failed.
+/// Whether a Stack has applied its spec, and this commit if one is named. `Err` if its last update
+/// was of that commit and failed.
 pub fn applied(stack: &Stack, commit: Option<&str>) -> Result<bool> {
     let core = CoreStack::from(stack);
     let Some(last) = core.status.last_update.as_ref() else { return Ok(false) };

@@ -1,4 +1,5 @@
-//! The text of each command, equal to the files in `golden` and to the blocks of `docs/cli.md` and `docs/tasks`.
+//! The text of each command, equal to the files in `golden` and to the blocks of `docs/cli.md` and
+//! `docs/tasks`.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! Every state that a Stack can be in is explained with its reason and a time, as the reconciler writes them.
+//! Every state that a Stack can be in is explained with its reason and a time, as the reconciler
+//! writes them.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
@@ -45,7 +46,8 @@ fn planned(edit: impl FnOnce(&mut Value)) -> CoreStack {
     })
 }
 
-/// The facts about a Stack in a state. Some states have a cluster without the admission policy, or with policies.
+/// The facts about a Stack in a state. Some states have a cluster without the admission policy, or
+/// with policies.
 fn facts(reason: &str, stack: CoreStack) -> Snapshot {
     let mut snapshot = facts_of(stack, true);
     if reason == StackReason::ApprovalUnguarded.as_str() {

@@ -1,5 +1,5 @@
-//! The commands in a terminal of 80 columns: the real binary, the terminals of util-linux's `script` and of tmux, and an API server that
-//! answers from the objects of the tests.
+//! The commands in a terminal of 80 columns: the real binary, the terminals of util-linux's
+//! `script` and of tmux, and an API server that answers from the objects of the tests.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -133,7 +133,8 @@ impl Tmux {
         Some(String::from_utf8(output.stdout).unwrap())
     }
 
-    /// What the user sees of a command, as the lines of the terminal, and with the lines that the terminal cut joined again.
+    /// What the user sees of a command, as the lines of the terminal, and with the lines that the
+    /// terminal cut joined again.
     fn capture(&self, kubeconfig: &str, command: &str) -> Option<[String; 2]> {
         let done = format!("tmux -L {} wait-for -S done; exec sleep 600", self.0);
         let binary = env!("CARGO_BIN_EXE_kubectl-driftless");
@@ -153,7 +154,8 @@ impl Drop for Tmux {
     }
 }
 
-/// Splits a text into words, without the lines of a tree and without times, which differ between two runs.
+/// Splits a text into words, without the lines of a tree and without times, which differ between
+/// two runs.
 fn words(text: &str) -> Vec<&str> {
     let is_time = |word: &str| word.trim_start_matches('(').starts_with(|first: char| first.is_ascii_digit());
     text.split_whitespace().filter(|word| word.chars().any(|c| !"│├└─".contains(c)) && !is_time(word)).collect()

@@ -89,7 +89,8 @@ async fn page_has_nothing_that_the_policy_forbids() {
     }
 }
 
-/// The paths that the page and its script request, each as the text after one of these words up to the end of the string.
+/// The paths that the page and its script request, each as the text after one of these words up to
+/// the end of the string.
 fn requested<'a>(text: &'a str, words: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     let after = move |word: &&'a str| text.split(*word).skip(1).filter_map(|rest| rest.split('"').next());
     words.iter().flat_map(after).filter(|path| !path.starts_with('#'))
@@ -166,7 +167,8 @@ async fn log_continues_after_the_last_part() {
 /// The bodies of the requests that change something.
 type Written = Arc<Mutex<Vec<String>>>;
 
-/// The cluster in which the link to the log of each preview expired an hour ago, for a user who may patch Updates or not.
+/// The cluster in which the link to the log of each preview expired an hour ago, for a user who may
+/// patch Updates or not.
 fn expired(may_patch: bool) -> (Cluster, Written) {
     let written = Written::default();
     let kept = written.clone();

@@ -1,8 +1,9 @@
-//! A Stack of one resource without a provider, from `kubectl` to Ready and back: through the forwarder, every queue, every function and a
-//! task.
+//! A Stack of one resource without a provider, from `kubectl` to Ready and back: through the
+//! forwarder, every queue, every function and a task.
 //!
-//! It also tests a behaviour of AWS that is not documented and on which the task role's policy depends: that the credentials of a
-//! task are a session with the name of the task. Without it every run fails, closed.
+//! It also tests a behaviour of AWS that is not documented and on which the task role's policy
+//! depends: that the credentials of a task are a session with the name of the task. Without it
+//! every run fails, closed.
 
 use std::{
     thread,
@@ -119,7 +120,8 @@ pub fn program(namespace: &str, name: &str) -> Value {
     json!({ "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": metadata, "program": program })
 }
 
-/// A Stack of a Program, destroyed when it is deleted. The passphrase protects nothing: the state has no secret.
+/// A Stack of a Program, destroyed when it is deleted. The passphrase protects nothing: the state
+/// has no secret.
 #[must_use]
 pub fn stack(namespace: &str, name: &str, program: &str, backend: &str, secret: Option<&str>) -> Value {
     let spec = json!({
@@ -161,7 +163,8 @@ pub fn latest<'a>(stack: &Value, updates: &'a Value) -> &'a Value {
     all.find(|update| name == Some(&update["metadata"]["name"])).unwrap_or(&Value::Null)
 }
 
-/// Where a Stack that is not Ready in time is stuck, from its own status, its Update's and its task's.
+/// Where a Stack that is not Ready in time is stuck, from its own status, its Update's and its
+/// task's.
 #[must_use]
 pub fn stuck(stack: &Value, update: &Value, task: Option<&Value>, limit: Duration) -> Finding {
     let late = |where_: &str| format!("canary: not Ready within {}s: {where_}", limit.as_secs());

@@ -1,18 +1,21 @@
-//! What a load needs of an installation, and what limits it first. docs/scale.md explains the numbers.
+//! What a load needs of an installation, and what limits it first. docs/scale.md explains the
+//! numbers.
 
 use std::fmt;
 
 use crate::cost::{HOURS, LOOK_SECONDS, Load, RUN_S3_CALLS, START_MINUTES, SWEEP_SECONDS_PER_STACK};
 
-/// The messages of a first run of a Stack for the reconciler, the fetcher, the launcher and the recorder. `bench calls` counts their
-/// sum, [`crate::cost::RUN_INVOCATIONS`]; how they divide is an assumption until a run of it has printed that.
+/// The messages of a first run of a Stack for the reconciler, the fetcher, the launcher and the
+/// recorder. `bench calls` counts their sum, [`crate::cost::RUN_INVOCATIONS`]; how they divide is
+/// an assumption until a run of it has printed that.
 pub(crate) const RUN_MESSAGES: [f64; 4] = [4.0, 1.0, 1.0, 4.0];
 /// The calls of the Kubernetes API of a first run, counted in the same way.
 pub(crate) const RUN_KUBERNETES_CALLS: f64 = 47.0;
-/// The calls of the Kubernetes API of a reconciliation without changes: the Stack, its source and the label of its namespace.
+/// The calls of the Kubernetes API of a reconciliation without changes: the Stack, its source and
+/// the label of its namespace.
 const LOOK_KUBERNETES_CALLS: f64 = 3.0;
-/// A live run is hinted once in this time, which leads to a message for the reconciler and one for the launcher: an eighth of
-/// `TokenSeconds`.
+/// A live run is hinted once in this time, which leads to a message for the reconciler and one for
+/// the launcher: an eighth of `TokenSeconds`.
 const LIVE_SECONDS: f64 = 150.0;
 /// A live run reports its progress at most once in this time.
 const PROGRESS_SECONDS: f64 = 30.0;
@@ -134,7 +137,8 @@ impl Demand {
         all
     }
 
-    /// How long a pass over all Stacks takes, in seconds. The clusters share the sweeper, and Lambda gives it CPU by its memory.
+    /// How long a pass over all Stacks takes, in seconds. The clusters share the sweeper, and
+    /// Lambda gives it CPU by its memory.
     fn pass_seconds(&self) -> f64 {
         let of_stack = (SWEEP_SECONDS_PER_STACK * FUNCTION_MIB / self.sweeper_memory).max(SWEEP_SECONDS_OF_A_CORE);
         self.load.stacks * of_stack / SWEEP_PART
@@ -247,8 +251,8 @@ mod tests {
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
 
-    /// How long messages wait, in seconds: the mean, and the longest wait of a burst of 100 at once. Messages come at random times, and
-    /// take a random time, with so many servers.
+    /// How long messages wait, in seconds: the mean, and the longest wait of a burst of 100 at
+    /// once. Messages come at random times, and take a random time, with so many servers.
     fn waits(rate: f64, servers: usize, seconds: f64) -> (f64, f64) {
         let mut state = 7_u64;
         let mut exponential = |mean: f64| {

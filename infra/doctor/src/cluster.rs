@@ -113,8 +113,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// The Services that the fetcher reaches through the API server; the template's defaults if the installation's parameters are
-/// unknown.
+/// The Services that the fetcher reaches through the API server; the template's defaults if the
+/// installation's parameters are unknown.
 #[must_use]
 pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'_>> {
     let of = |name, default| parameters.get(name).map_or(default, String::as_str);
@@ -124,8 +124,8 @@ pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'
     of("ArtifactServices", "source-controller.flux-system").split(',').map(str::trim).filter_map(Service::parse).collect()
 }
 
-/// Checks that the API server reaches a Service that serves artifacts, whatever the Service answers for a path that need not
-/// exist.
+/// Checks that the API server reaches a Service that serves artifacts, whatever the Service answers
+/// for a path that need not exist.
 #[must_use]
 pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> Finding {
     let what = format!("Service {namespace}/{name}");
@@ -177,7 +177,8 @@ fn schemas(crd: &Value) -> BTreeMap<String, Value> {
     versions.map(|version| (name(version), comparable(&version["schema"]["openAPIV3Schema"]))).collect()
 }
 
-/// Removes differences without a meaning: whole numbers with and without a point, and fields that are null or false.
+/// Removes differences without a meaning: whole numbers with and without a point, and fields that
+/// are null or false.
 fn comparable(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -190,7 +191,8 @@ fn comparable(schema: &Value) -> Value {
     }
 }
 
-/// Checks the functions' rights in the whole cluster. The first entry is the group, the second the right.
+/// Checks the functions' rights in the whole cluster. The first entry is the group, the second the
+/// right.
 pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<bool, String>)>) -> Vec<Finding> {
     let answers = answers.into_iter();
     let mut findings: Vec<_> = answers

@@ -31,10 +31,12 @@ pub struct Doctor {
     /// The only parts to check.
     #[arg(long, env = "ONLY", value_delimiter = ',', default_value = "aws,cluster,canary")]
     only: Vec<Part>,
-    /// The URL of the canary's backend, which tasks must be able to reach. Without it there is no canary.
+    /// The URL of the canary's backend, which tasks must be able to reach. Without it there is no
+    /// canary.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
-    /// A Secret in the canary's namespace whose entries are its environment: the backend's credentials.
+    /// A Secret in the canary's namespace whose entries are its environment: the backend's
+    /// credentials.
     #[arg(long, env = "BACKEND_SECRET")]
     backend_secret: Option<String>,
     /// The time limit in seconds for the canary to become Ready, and to be deleted.
@@ -54,8 +56,9 @@ pub enum Part {
 }
 
 impl Doctor {
-    /// Checks the installation, and the cluster of the context of `kubectl`, or all that the installation serves if it has none. The canary
-    /// is in `namespace`, which must allow runs. Returns the worst level.
+    /// Checks the installation, and the cluster of the context of `kubectl`, or all that the
+    /// installation serves if it has none. The canary is in `namespace`, which must allow runs.
+    /// Returns the worst level.
     pub fn run(&self, kubectl: &Kubectl, namespace: &str, print: Print<'_>) -> Level {
         let mut worst = Level::Ok;
         let mut show = |title: &str, findings: &[Finding]| {
@@ -100,8 +103,8 @@ impl Doctor {
     }
 }
 
-/// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and prints how each would run. Returns whether none is refused;
-/// `Err` has kubectl's message.
+/// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and prints how each would run.
+/// Returns whether none is refused; `Err` has kubectl's message.
 pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
     let objects = Objects::read(kubectl).map_err(|why| format!("cannot read the objects: {why}"))?;
     let reports = migrate::scan(&objects);
@@ -160,7 +163,8 @@ pub struct Capacity {
     /// The number of runs an hour, of all Stacks together.
     #[arg(long, env = "RUNS_PER_HOUR", default_value = "10")]
     runs_per_hour: f64,
-    /// The period in which every Stack is reconciled once, in seconds; `LookPeriodSeconds` in the template.
+    /// The period in which every Stack is reconciled once, in seconds; `LookPeriodSeconds` in the
+    /// template.
     #[arg(long, env = "LOOK_PERIOD_SECONDS", default_value = "600")]
     look_period_seconds: f64,
     /// The memory of the sweeper in MiB; `SweeperMemory` in the template.
@@ -209,7 +213,8 @@ struct Usage {
     /// The size of a run's other downloads, plugins and packages, in MiB.
     #[arg(long, env = "INSTALL_MIB", default_value = "200")]
     install_mib: f64,
-    /// The percentage of runs that download them, because the cache of dependencies does not have them.
+    /// The percentage of runs that download them, because the cache of dependencies does not have
+    /// them.
     #[arg(long, env = "CACHE_MISS_PERCENT", default_value = "10")]
     cache_miss_percent: f64,
     /// The compressed size of the cache entries of a Stack, in MiB.

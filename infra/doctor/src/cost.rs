@@ -1,5 +1,5 @@
-//! What an installation costs a month, beside one workspace pod per Stack. The assumptions are constants here only; docs/cost.md
-//! explains them.
+//! What an installation costs a month, beside one workspace pod per Stack. The assumptions are
+//! constants here only; docs/cost.md explains them.
 
 use std::fmt;
 
@@ -57,7 +57,8 @@ const SWEEP_SECONDS: f64 = 0.5;
 pub(crate) const SWEEP_SECONDS_PER_STACK: f64 = 0.005;
 /// Each Stack is reconciled once in this time (`LookPeriodSeconds`).
 const LOOK_MINUTES: f64 = 10.0;
-/// A reconciliation without changes: a message is sent, received and deleted, and the reconciler works this long.
+/// A reconciliation without changes: a message is sent, received and deleted, and the reconciler
+/// works this long.
 const LOOK_SQS_CALLS: f64 = 3.0;
 pub(crate) const LOOK_SECONDS: f64 = 0.2;
 const FUNCTION_GB: f64 = 0.25;
@@ -70,18 +71,21 @@ pub(crate) const ALARM_METRICS: f64 = 34.0;
 /// Fargate bills from the pull of the image, at this many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
 pub(crate) const START_MINUTES: f64 = 0.25;
-/// MiB of the images that a task pulls by default, compressed: the largest that Pulumi states for the images of `RuntimeImages`.
+/// MiB of the images that a task pulls by default, compressed: the largest that Pulumi states for
+/// the images of `RuntimeImages`.
 pub const IMAGE_MIB: f64 = 300.0;
 /// A MiB in GB, by which AWS prices traffic.
 const GB_PER_MIB: f64 = 1.048_576e-3;
-/// The calls of S3 of a first run, as `bench calls` counts them; a run of a change makes fewer. The README has the figures.
+/// The calls of S3 of a first run, as `bench calls` counts them; a run of a change makes fewer. The
+/// README has the figures.
 pub(crate) const RUN_S3_CALLS: f64 = 61.0;
-/// The invocations of functions of a first run, counted in the same way. Each has one message, which is sent, received and deleted like
-/// that of a reconciliation.
+/// The invocations of functions of a first run, counted in the same way. Each has one message,
+/// which is sent, received and deleted like that of a reconciliation.
 pub(crate) const RUN_INVOCATIONS: f64 = 10.0;
 /// The logs of a run.
 const RUN_LOG_GB: f64 = 100e-6;
-/// The Pulumi Kubernetes Operator's default CPU request for a workspace pod, in vCPUs; a node's vCPU comes with 4 GiB.
+/// The Pulumi Kubernetes Operator's default CPU request for a workspace pod, in vCPUs; a node's
+/// vCPU comes with 4 GiB.
 const POD_VCPUS: f64 = 0.1;
 /// The same for EKS on Fargate, whose smallest size has this many vCPUs and GB.
 const FARGATE_POD: (f64, f64) = (0.25, 0.5);
@@ -109,13 +113,16 @@ pub struct Load {
     pub cache_mib: f64,
     /// NAT gateways that exist for Driftless alone.
     pub nat_gateways: f64,
-    /// Whether images are in ECR, whose layers an S3 gateway endpoint delivers without the NAT gateway.
+    /// Whether images are in ECR, whose layers an S3 gateway endpoint delivers without the NAT
+    /// gateway.
     pub ecr: bool,
-    /// Whether there is a gateway endpoint for S3, as `ecr` implies: cache entries then pass no NAT gateway.
+    /// Whether there is a gateway endpoint for S3, as `ecr` implies: cache entries then pass no NAT
+    /// gateway.
     pub s3_endpoint: bool,
 }
 
-/// A line of the bill in USD a month: behind NAT, the default, and with public addresses (`AssignPublicIp`).
+/// A line of the bill in USD a month: behind NAT, the default, and with public addresses
+/// (`AssignPublicIp`).
 type Line = (&'static str, [f64; 2]);
 
 /// The costs of a month.
@@ -127,7 +134,8 @@ pub struct Bill {
     pub watched: Vec<Line>,
     /// The runs.
     pub runs: Vec<Line>,
-    /// One permanent workspace pod per Stack, as with `workspaceReclaimPolicy: Retain`: on a node of EC2, and on Fargate.
+    /// One permanent workspace pod per Stack, as with `workspaceReclaimPolicy: Retain`: on a node
+    /// of EC2, and on Fargate.
     pub pods: [f64; 2],
 }
 
@@ -148,7 +156,8 @@ impl Load {
         let task_hours = (self.minutes + START_MINUTES + self.pull_minutes()).max(1.0) / 60.0;
         let installs = self.cache_misses * self.install_mib;
         let through_nat = if self.ecr { installs } else { self.image_mib + installs };
-        // A run restores its entries, or stores them after it has installed; a NAT gateway has one price for both directions.
+        // A run restores its entries, or stores them after it has installed; a NAT gateway has one
+        // price for both directions.
         let entries = if self.ecr || self.s3_endpoint { 0.0 } else { self.cache_mib };
         let nat = |mib: f64| runs * mib * GB_PER_MIB * price::NAT_GB;
         Bill {
@@ -193,7 +202,8 @@ impl Load {
 }
 
 impl Bill {
-    /// The price of these hours in USD, if they have all runs of the month: behind NAT, and with public addresses.
+    /// The price of these hours in USD, if they have all runs of the month: behind NAT, and with
+    /// public addresses.
     #[must_use]
     pub fn within(&self, hours: f64) -> [f64; 2] {
         let sum = |lines: &[Line], network: usize| lines.iter().map(|(_, cost)| cost[network]).sum::<f64>();

@@ -1,4 +1,5 @@
-//! Checks of the secrets of an installation: the kubeconfig of each function, and the keys of the webhook.
+//! Checks of the secrets of an installation: the kubeconfig of each function, and the keys of the
+//! webhook.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +79,8 @@ pub(crate) struct Secrets {
     pub keys: Keys,
 }
 
-/// Checks the secrets of an installation that serves these clusters, and returns what the other checks need of them.
+/// Checks the secrets of an installation that serves these clusters, and returns what the other
+/// checks need of them.
 pub(crate) fn secrets(
     aws: &Aws,
     parameters: &BTreeMap<String, String>,

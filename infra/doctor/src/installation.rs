@@ -13,7 +13,8 @@ use crate::{
 
 /// The code in Service Quotas of the vCPUs that Fargate may run on demand at once.
 const FARGATE_VCPUS: &str = "L-3032A538";
-/// A quota below this many vCPUs is reported. New accounts have 6; this is enough for 16 runs of the default size.
+/// A quota below this many vCPUs is reported. New accounts have 6; this is enough for 16 runs of
+/// the default size.
 const FEW_VCPUS: f64 = 16.0;
 /// The fields that are read of a function. Its environment has secrets and is not read.
 const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatus: LastUpdateStatus, \
@@ -289,7 +290,8 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
 }
 
-/// Checks that the images of runs whose Workspaces name none are pinned to digests: the default, and those of `RuntimeImages`.
+/// Checks that the images of runs whose Workspaces name none are pinned to digests: the default,
+/// and those of `RuntimeImages`.
 #[must_use]
 pub fn default_images(default: &str, by_runtime: &str) -> Finding {
     let by_runtime = by_runtime.split(',').filter_map(|entry| Some(entry.split_once('=')?.1.trim()));

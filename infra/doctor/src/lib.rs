@@ -1,6 +1,7 @@
-//! Checks a live installation end to end: AWS ([`installation`]), the clusters ([`cluster`]), and whether a Stack becomes Ready
-//! ([`canary`]). Before an installation, it reports how the objects of a cluster would run ([`migrate`]). Each check turns the
-//! answers of `aws` and `kubectl` into findings; only [`tools`] runs programs. No finding has the value of a secret.
+//! Checks a live installation end to end: AWS ([`installation`]), the clusters ([`cluster`]), and
+//! whether a Stack becomes Ready ([`canary`]). Before an installation, it reports how the objects
+//! of a cluster would run ([`migrate`]). Each check turns the answers of `aws` and `kubectl` into
+//! findings; only [`tools`] runs programs. No finding has the value of a secret.
 
 pub mod canary;
 pub mod capacity;

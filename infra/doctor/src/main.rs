@@ -14,14 +14,15 @@ use driftless_doctor::{
 struct Arguments {
     #[command(flatten)]
     doctor: Doctor,
-    /// The only cluster to check, as a context of the kubeconfig here; all clusters of the installation by default.
+    /// The only cluster to check, as a context of the kubeconfig here; all clusters of the
+    /// installation by default.
     #[arg(long, env = "CLUSTER")]
     cluster: Option<String>,
     /// The namespace of the canary, which must allow runs.
     #[arg(long, env = "NAMESPACE", default_value = "default")]
     namespace: String,
-    /// Only reads the objects of the Pulumi Kubernetes Operator in CLUSTER, or in kubectl's own context, and reports how each
-    /// would run.
+    /// Only reads the objects of the Pulumi Kubernetes Operator in CLUSTER, or in kubectl's own
+    /// context, and reports how each would run.
     #[arg(long, env = "MIGRATE", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     migrate: bool,
 }

@@ -1,5 +1,6 @@
-//! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless unchanged, and which need a change. The
-//! functions' own code decides. A report has no value of a Secret, a variable or a configuration key.
+//! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless unchanged, and
+//! which need a change. The functions' own code decides. A report has no value of a Secret, a
+//! variable or a configuration key.
 
 mod git;
 mod report;
@@ -15,7 +16,8 @@ use git::of_git;
 pub use report::{Note, Report, Verdict};
 use report::{better, different, refused};
 
-/// Annotations of a `ServiceAccount` that give a pod an identity, but not a task, and the replacement for each.
+/// Annotations of a `ServiceAccount` that give a pod an identity, but not a task, and the
+/// replacement for each.
 const IDENTITIES: [(&str, &str); 2] = [
     ("iam.gke.io/gcp-service-account", "mount a token with a projected volume, for workload identity federation"),
     ("azure.workload.identity/client-id", "mount a token with a projected volume, for workload identity federation"),
@@ -23,7 +25,8 @@ const IDENTITIES: [(&str, &str); 2] = [
 /// The annotation that gives a task an identity too.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
 
-/// Variables and configuration keys that give a program AWS credentials or a Region without a role of its `ServiceAccount`.
+/// Variables and configuration keys that give a program AWS credentials or a Region without a role
+/// of its `ServiceAccount`.
 const AWS_KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "aws:accessKey"];
 const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"];
 
@@ -76,8 +79,8 @@ pub fn scan(objects: &Objects) -> Vec<Report> {
     stacks.chain(workspaces.filter(is_worth_a_line)).chain(updates.filter(is_worth_a_line)).collect()
 }
 
-/// The Stacks, and the Workspaces that are no Stack's, whose runs have the image of the installation. PKO's has programs that the small
-/// images lack.
+/// The Stacks, and the Workspaces that are no Stack's, whose runs have the image of the
+/// installation. PKO's has programs that the small images lack.
 #[must_use]
 pub fn without_image(objects: &Objects) -> Vec<String> {
     let stacks =
@@ -88,7 +91,8 @@ pub fn without_image(objects: &Objects) -> Vec<String> {
     stacks.chain(objects.workspaces.iter().filter(is_bare)).map(name).collect()
 }
 
-/// Whether neither the field nor the container `pulumi` of the pod template names an image, whatever else the spec has.
+/// Whether neither the field nor the container `pulumi` of the pod template names an image,
+/// whatever else the spec has.
 fn names_none(workspace: WorkspaceSpec) -> bool {
     let pod = workspace.pod_template.and_then(|pod| pod.spec).unwrap_or_default();
     let main = pod["containers"].as_array().into_iter().flatten().filter(|container| container["name"] == "pulumi");
@@ -180,8 +184,9 @@ fn is_in_cluster(url: &str) -> bool {
     host.into_iter().chain(endpoint).any(|host| CLUSTER_NAMES.iter().any(|end| host.ends_with(end)))
 }
 
-/// What a program for AWS lacks if its `ServiceAccount` names no role. A note is only added if the object itself shows the use of
-/// AWS; the variables of a whole `ConfigMap`, a Secret or an environment of Pulumi ESC are unknown.
+/// What a program for AWS lacks if its `ServiceAccount` names no role. A note is only added if the
+/// object itself shows the use of AWS; the variables of a whole `ConfigMap`, a Secret or an
+/// environment of Pulumi ESC are unknown.
 fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec) -> Vec<Note> {
     let stacks = &workspace.stacks;
     if !workspace.env_from.is_empty() || stacks.iter().any(|stack| !stack.environment.is_empty()) {

@@ -1,4 +1,5 @@
-//! Whether the functions receive their messages, and Lambda runs as many of them at once as the queues may use.
+//! Whether the functions receive their messages, and Lambda runs as many of them at once as the
+//! queues may use.
 
 use serde_json::Value;
 
@@ -35,7 +36,8 @@ pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
     .collect()
 }
 
-/// Checks whether Lambda has enough concurrent executions for all batches that the event source mappings allow.
+/// Checks whether Lambda has enough concurrent executions for all batches that the event source
+/// mappings allow.
 #[must_use]
 pub fn concurrency<'a>(listed: impl IntoIterator<Item = &'a Value>, settings: &Answer) -> Finding {
     let mappings = listed.into_iter().flat_map(|listed| listed["EventSourceMappings"].as_array().into_iter().flatten());

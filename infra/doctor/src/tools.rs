@@ -10,7 +10,8 @@ use serde_json::Value;
 /// A program's answer as JSON; else its last error line, which contains no secret.
 pub type Answer = Result<Value, String>;
 
-/// Runs a program with `input` on its standard input. `Err` has the last line of its standard error.
+/// Runs a program with `input` on its standard input. `Err` has the last line of its standard
+/// error.
 pub fn text(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{program} cannot be run: {error}");
     let mut command = Command::new(program);

@@ -1,5 +1,6 @@
-//! The deployment in `prove`: the order in which it creates and removes things, with scripts in place of the programs that it
-//! runs. tests/tests/e2e/prove.rs covers the scenarios, and tests/tests/deployment the real `infra/deploy` and `infra/undeploy`.
+//! The deployment in `prove`: the order in which it creates and removes things, with scripts in
+//! place of the programs that it runs. tests/tests/e2e/prove.rs covers the scenarios, and
+//! tests/tests/deployment the real `infra/deploy` and `infra/undeploy`.
 
 #![expect(clippy::unwrap_used, reason = "a helper of these tests fails them")]
 

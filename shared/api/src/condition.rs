@@ -1,7 +1,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// The maximum length of a message, in bytes: it may quote a tenant's value, and the API server refuses a status of 3 MiB.
+/// The maximum length of a message, in bytes: it may quote a tenant's value, and the API server
+/// refuses a status of 3 MiB.
 const MESSAGE_BYTES: usize = 8 << 10;
 
 /// The message, or its beginning and a mark that it was cut.

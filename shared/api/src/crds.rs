@@ -20,8 +20,9 @@ pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
     Ok(crds)
 }
 
-/// Both versions have one schema, status included: the API server prunes what it reads to the version of the request, so a write
-/// through a version without some field would remove that field from the stored object.
+/// Both versions have one schema, status included: the API server prunes what it reads to the
+/// version of the request, so a write through a version without some field would remove that field
+/// from the stored object.
 fn stack() -> Result<CustomResourceDefinition, MergeError> {
     let (v1, mut old) = (Stack::crd(), Stack::crd());
     for version in &mut old.spec.versions {
@@ -30,8 +31,8 @@ fn stack() -> Result<CustomResourceDefinition, MergeError> {
     merge_crds(vec![v1, old], "v1")
 }
 
-/// An optional field is left out, not null. The derived schemas allow both, PKO's do not. The API server also warns about formats
-/// that it does not know.
+/// An optional field is left out, not null. The derived schemas allow both, PKO's do not. The API
+/// server also warns about formats that it does not know.
 fn plain(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.format.take_if(|format| format == "uint32");

@@ -1,5 +1,5 @@
-//! Collects the facts for a decision about a Stack. The reconciler reads them with its own rights; the CLI reads what its user
-//! may read, and takes the rest from the status.
+//! Collects the facts for a decision about a Stack. The reconciler reads them with its own rights;
+//! the CLI reads what its user may read, and takes the rest from the status.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -138,7 +138,8 @@ async fn planned<F: Facts>(facts: &F, stack: &CoreStack, governance: &Governance
     }
 }
 
-/// The prerequisites of a Stack. If it waits for one of them, their own prerequisites too, and so on.
+/// The prerequisites of a Stack. If it waits for one of them, their own prerequisites too, and so
+/// on.
 async fn prerequisites<F: Facts>(
     facts: &F,
     stack: &CoreStack,
@@ -174,7 +175,8 @@ async fn prerequisites<F: Facts>(
     Ok((found, requires))
 }
 
-/// A prerequisite of a Stack. One that cannot be read counts as missing, so that the condition of the dependent names it.
+/// A prerequisite of a Stack. One that cannot be read counts as missing, so that the condition of
+/// the dependent names it.
 async fn required<F: Facts>(facts: &F, stack: &CoreStack, name: &str) -> Result<Option<CoreStack>, F::Error> {
     Ok(match facts.stack(&stack.namespace, name).await? {
         Found::Object(found) => Some(CoreStack::from(&*found)),
@@ -213,7 +215,8 @@ async fn inputs<F: Facts>(
     }))
 }
 
-/// Returns whether its last plan, or the one that was just made, applies Secrets or ConfigMaps: a change of them needs another plan.
+/// Returns whether its last plan, or the one that was just made, applies Secrets or ConfigMaps: a
+/// change of them needs another plan.
 fn plans_inputs(stack: &CoreStack, proposal: &RunState) -> bool {
     matches!(proposal, RunState::Ended(_, RunOutcome { inputs: Some(_), .. }))
         || stack.status.plan.proposal.as_ref().is_some_and(|last| last.wish.inputs.is_some())
@@ -232,7 +235,8 @@ async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Ti
         Found::Unreadable(_) => return Ok(RunState::Foreign),
     };
     let Some(run) = update.run_of(&stack.uid, facts.system_namespace()) else {
-        // Another operator created it for this Stack: its own statements are no facts, and it is never run.
+        // Another operator created it for this Stack: its own statements are no facts, and it is
+        // never run.
         let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| stack.uid == *owner.uid);
         return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };

@@ -9,8 +9,9 @@ use serde_with::skip_serializing_none;
 
 use crate::json;
 
-/// The kinds for which Flux itself creates artifacts of a project, as (API version, kind). Any other object may be a source too,
-/// if it has a `status.artifact` of Flux's form. `HelmRepository` is not one: its artifact is an index.
+/// The kinds for which Flux itself creates artifacts of a project, as (API version, kind). Any
+/// other object may be a source too, if it has a `status.artifact` of Flux's form. `HelmRepository`
+/// is not one: its artifact is an index.
 pub const KINDS: [(&str, &str); 5] = [
     ("source.toolkit.fluxcd.io/v1", "GitRepository"),
     ("source.toolkit.fluxcd.io/v1", "OCIRepository"),
@@ -65,7 +66,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the object. A field that does not decode is absent, because an unknown kind may have any content there.
+    /// Reads the object. A field that does not decode is absent, because an unknown kind may have
+    /// any content there.
     #[must_use]
     pub fn from_object(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The admission policy that enforces who may approve, compared with the one that this release ships.
+//! The admission policy that enforces who may approve, compared with the one that this release
+//! ships.
 
 use std::sync::LazyLock;
 
@@ -12,7 +13,8 @@ static SHIPPED: LazyLock<Vec<Value>> =
 /// The name of both.
 pub const POLICY: &str = "driftless-approval";
 
-/// Compares the policy and its binding with those that are shipped. `None` for an object that does not exist.
+/// Compares the policy and its binding with those that are shipped. `None` for an object that does
+/// not exist.
 #[must_use]
 pub fn guard(policy: Option<&DynamicObject>, binding: Option<&DynamicObject>) -> Guard {
     for (kind, found) in [("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)] {

@@ -39,8 +39,8 @@ pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Reads a value, or uses the default for one that does not decode: the API server accepts times that this type cannot hold, and
-/// one of them must not hide the object or a whole list.
+/// Reads a value, or uses the default for one that does not decode: the API server accepts times
+/// that this type cannot hold, and one of them must not hide the object or a whole list.
 pub(crate) fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }

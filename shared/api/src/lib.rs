@@ -1,11 +1,13 @@
 //! The Kubernetes objects that Driftless serves and reads.
 //!
-//! `Stack`, `Program`, `Workspace` and `Update` have every field of the Pulumi Kubernetes Operator (PKO) 2.9, with the same name
-//! and type, so its objects can be used unchanged. Fields that PKO does not have are in one object field, `driftless`. The
-//! definitions for the cluster are generated from these types by the binary `crdgen`.
+//! `Stack`, `Program`, `Workspace` and `Update` have every field of the Pulumi Kubernetes Operator
+//! (PKO) 2.9, with the same name and type, so its objects can be used unchanged. Fields that PKO
+//! does not have are in one object field, `driftless`. The definitions for the cluster are
+//! generated from these types by the binary `crdgen`.
 //!
-//! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
-//! validated an object against the schema at the time of the write, which may have been another operator's.
+//! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is
+//! absent. The API server has validated an object against the schema at the time of the write,
+//! which may have been another operator's.
 
 mod condition;
 mod convert;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A Secret or `ConfigMap` that receives outputs of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StackOutputs {
-    /// Name of an output, by key of the object. Text is written as it is, any other value as JSON. Without `keys`, the object has all
-    /// outputs under their own names; a `ConfigMap` has those that are not secret.
+    /// Name of an output, by key of the object. Text is written as it is, any other value as JSON.
+    /// Without `keys`, the object has all outputs under their own names; a `ConfigMap` has those
+    /// that are not secret.
     #[schemars(extend("maxProperties" = 100))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<String, String>,

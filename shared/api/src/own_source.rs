@@ -17,7 +17,8 @@ pub enum OwnSource<'a> {
     Git {
         /// `url`
         url: &'a str,
-        /// `ref`: a branch, a tag, a full ref, or a commit by its full id; `HEAD`, the default branch, if absent.
+        /// `ref`: a branch, a tag, a full ref, or a commit by its full id; `HEAD`, the default
+        /// branch, if absent.
         reference: &'a str,
         /// `auth`: at most one form of credential.
         auth: Option<&'a WorkspaceGitAuth>,
@@ -42,8 +43,9 @@ impl Workspace {
         self.owner_references().iter().any(|owner| owner.kind == "Stack")
     }
 
-    /// The source that is fetched for its runs. `None` if it belongs to a Stack, names the tree of a Stack, or is a project
-    /// without a program. An error names the field, its value and the remedy.
+    /// The source that is fetched for its runs. `None` if it belongs to a Stack, names the tree of
+    /// a Stack, or is a project without a program. An error names the field, its value and the
+    /// remedy.
     pub fn own_source(&self) -> Result<Option<OwnSource<'_>>, String> {
         let spec = &self.spec;
         if self.is_stacks() || spec.driftless.as_ref().is_some_and(|ours| ours.tree.is_some()) {
@@ -79,7 +81,8 @@ impl WorkspaceGit {
 }
 
 impl WorkspaceGitAuth {
-    /// As in PKO, one form of credential is allowed; the password belongs to the user or to the key.
+    /// As in PKO, one form of credential is allowed; the password belongs to the user or to the
+    /// key.
     fn check(&self) -> Result<(), String> {
         let Self { github_app, password, ssh_private_key, token, username } = self;
         let forms = [

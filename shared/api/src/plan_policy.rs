@@ -34,7 +34,8 @@ const MAX_PACKS: usize = 5;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PlanPolicySpec {
-    /// Namespaces whose Stacks the rules are for; all without it. A selector without a term selects all, too.
+    /// Namespaces whose Stacks the rules are for; all without it. A selector without a term selects
+    /// all, too.
     pub namespace_selector: Option<NamespaceSelector>,
     /// Policy packs of Pulumi that each preview and update of the Stacks is held to.
     #[schemars(length(max = MAX_PACKS))]
@@ -51,10 +52,12 @@ pub struct PlanPolicySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanPolicyPack {
-    /// Digest of the artifact, as in `status.artifact.digest` of the source. A run does not start with any other content.
+    /// Digest of the artifact, as in `status.artifact.digest` of the source. A run does not start
+    /// with any other content.
     #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub digest: String,
-    /// Directory of the pack, which has its `PulumiPolicy.yaml`; the root of the artifact without it.
+    /// Directory of the pack, which has its `PulumiPolicy.yaml`; the root of the artifact without
+    /// it.
     #[schemars(length(max = 256), regex(pattern = "^([A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*)?$"))]
     pub dir: Option<String>,
     /// Name of the pack, for messages.
@@ -86,8 +89,8 @@ pub struct PlanPolicySource {
 pub struct PlanPolicyRule {
     /// What follows if the expression is true.
     pub action: PlanPolicyAction,
-    /// CEL expression about the plan, with the variables `stack`, `operation`, `counts`, `changes`, `unknown` and `unstable`. A rule
-    /// whose expression cannot be evaluated denies the plan.
+    /// CEL expression about the plan, with the variables `stack`, `operation`, `counts`, `changes`,
+    /// `unknown` and `unstable`. A rule whose expression cannot be evaluated denies the plan.
     #[schemars(length(min = 1, max = MAX_EXPRESSION_BYTES))]
     pub expression: String,
     /// Text for users.
@@ -161,8 +164,8 @@ impl NamespaceSelector {
     }
 }
 
-/// What the cluster demands of the Stacks of a namespace: its policies and the annotation of the Namespace, or why these cannot be
-/// read. What cannot be read demands the most.
+/// What the cluster demands of the Stacks of a namespace: its policies and the annotation of the
+/// Namespace, or why these cannot be read. What cannot be read demands the most.
 #[must_use]
 pub fn governance(read: Result<(Vec<DynamicObject>, ObjectMeta), String>) -> core::Governance {
     let (policies, namespace) = match read {

@@ -30,7 +30,8 @@ pub struct ProgramRoot {
     pub program: Option<ProgramBody>,
 }
 
-/// A Pulumi YAML program: the content of `Pulumi.yaml` without name and runtime. Expressions are any JSON and are kept unchanged.
+/// A Pulumi YAML program: the content of `Pulumi.yaml` without name and runtime. Expressions are
+/// any JSON and are kept unchanged.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

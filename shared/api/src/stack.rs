@@ -9,7 +9,8 @@ use serde_with::skip_serializing_none;
 
 use crate::{ObjectReference, ProjectInfo, StackOutputs, StackPlan, json, template};
 
-/// The `spec` of a Stack: a Pulumi stack that Driftless keeps in sync with its source. The same in `v1` and `v1alpha1`.
+/// The `spec` of a Stack: a Pulumi stack that Driftless keeps in sync with its source. The same in
+/// `v1` and `v1alpha1`.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,13 +77,15 @@ pub struct StackSpec {
     /// Deprecated, see `envRefs`. `ConfigMap`s whose keys become environment variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub envs: Vec<String>,
-    /// Fail if a refresh before the run finds changes. The Pulumi Kubernetes Operator accepts this field without effect.
+    /// Fail if a refresh before the run finds changes. The Pulumi Kubernetes Operator accepts this
+    /// field without effect.
     pub expect_no_refresh_changes: Option<bool>,
     /// Flux source of the project.
     pub flux_source: Option<FluxSource>,
     /// Credentials for `projectRepo`.
     pub git_auth: Option<GitAuth>,
-    /// Deprecated, see `gitAuth`. A Secret with `sshPrivateKey` and `password`, `accessToken`, or `username` and `password`.
+    /// Deprecated, see `gitAuth`. A Secret with `sshPrivateKey` and `password`, `accessToken`, or
+    /// `username` and `password`.
     pub git_auth_secret: Option<String>,
     /// Stacks in the same namespace that must have succeeded before this one runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -97,11 +100,13 @@ pub struct StackSpec {
     pub refresh: Option<bool>,
     /// Directory of the project within `projectRepo`.
     pub repo_dir: Option<String>,
-    /// Interval in seconds between resyncs and between polls of `branch`. The minimum and the default are 60.
+    /// Interval in seconds between resyncs and between polls of `branch`. The minimum and the
+    /// default are 60.
     pub resync_frequency_seconds: Option<i64>,
     /// Maximum interval in seconds between retries, if greater than zero. The default is one day.
     pub retry_max_backoff_duration_seconds: Option<i64>,
-    /// Retry if another process holds the lock of the stack. The Pulumi Kubernetes Operator accepts this field without effect.
+    /// Retry if another process holds the lock of the stack. The Pulumi Kubernetes Operator accepts
+    /// this field without effect.
     pub retry_on_update_conflict: Option<bool>,
     /// Run the program during a destroy.
     pub run_program: Option<bool>,
@@ -140,27 +145,31 @@ pub struct StackSpec {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftlessStack {
-    /// Secrets and `ConfigMap`s in the same namespace that receive outputs after each successful update. They belong to the Stack and
-    /// are deleted with it, or once the list no longer names them. An object that something else created stays unchanged.
+    /// Secrets and `ConfigMap`s in the same namespace that receive outputs after each successful
+    /// update. They belong to the Stack and are deleted with it, or once the list no longer names
+    /// them. An object that something else created stays unchanged.
     #[schemars(length(max = 20))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<StackOutputs>,
-    /// Retries of a failed run. Without it, four runs of a generation may fail before the Stack waits for a change.
+    /// Retries of a failed run. Without it, four runs of a generation may fail before the Stack
+    /// waits for a change.
     pub retries: Option<StackRetries>,
-    /// Start no runs of this Stack; a run in progress continues. The annotation `driftless.dev/suspend` has the same effect and does not
-    /// change the spec, so the resumed Stack runs only if something else has changed.
+    /// Start no runs of this Stack; a run in progress continues. The annotation
+    /// `driftless.dev/suspend` has the same effect and does not change the spec, so the resumed
+    /// Stack runs only if something else has changed.
     pub suspend: Option<bool>,
 }
 
-/// Retries of a failed run. A new revision of the source, a change of the spec and a reconciliation request begin a new count. A
-/// destroy is retried until it succeeds, and a failure of the platform is not counted.
+/// Retries of a failed run. A new revision of the source, a change of the spec and a reconciliation
+/// request begin a new count. A destroy is retried until it succeeds, and a failure of the platform
+/// is not counted.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StackRetries {
-    /// Seconds before the first retry; each further one waits three times as long, up to `spec.retryMaxBackoffDurationSeconds`. The
-    /// default is 10.
+    /// Seconds before the first retry; each further one waits three times as long, up to
+    /// `spec.retryMaxBackoffDurationSeconds`. The default is 10.
     #[schemars(range(min = 1, max = 86400))]
     pub first_backoff_seconds: Option<u32>,
     /// Number of retries that may follow a failed run.
@@ -184,8 +193,8 @@ pub struct ConfigMapKey {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceRef {
-    /// `Secret` or `Literal`. `Env` and `FS`, which refer to the process of the operator, are refused, as by the Pulumi
-    /// Kubernetes Operator.
+    /// `Secret` or `Literal`. `Env` and `FS`, which refer to the process of the operator, are
+    /// refused, as by the Pulumi Kubernetes Operator.
     #[serde(rename = "type")]
     pub selector: String,
     /// Environment variable, for `Env`.
@@ -314,7 +323,8 @@ pub struct Prerequisite {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Requirement {
-    /// Maximum age of its last success, such as `1h30m`. An older prerequisite is requested to run again.
+    /// Maximum age of its last success, such as `1h30m`. An older prerequisite is requested to run
+    /// again.
     pub succeeded_within_duration: Option<String>,
 }
 
@@ -421,14 +431,16 @@ pub struct DriftlessStackStatus {
     pub platform_failures: Option<PlatformFailures>,
     /// The plans of a Stack with the annotation `driftless.dev/approval`.
     pub plan: Option<StackPlan>,
-    /// Whether the operation of any run has ever started, so the stack may have resources. Absent if another operator or an earlier
-    /// release ran the Stack.
+    /// Whether the operation of any run has ever started, so the stack may have resources. Absent
+    /// if another operator or an earlier release ran the Stack.
     pub operated: Option<bool>,
     /// Whether any run has ever started. Absent if another operator ran the Stack.
     pub ran: Option<bool>,
-    /// The repository of `spec.projectRepo` as `host/path`, a selectable field: a push to the repository finds the Stack by it.
+    /// The repository of `spec.projectRepo` as `host/path`, a selectable field: a push to the
+    /// repository finds the Stack by it.
     pub repository: Option<String>,
-    /// Digest of the paths in the annotation `driftless.dev/paths`, in the tree of the last successful run.
+    /// Digest of the paths in the annotation `driftless.dev/paths`, in the tree of the last
+    /// successful run.
     pub scope: Option<String>,
     /// Whether the Stack is suspended.
     pub suspended: Option<bool>,
@@ -436,7 +448,8 @@ pub struct DriftlessStackStatus {
     pub waits_for: Option<String>,
 }
 
-/// Consecutive runs that the platform failed, such as by an image that cannot be pulled, a lack of capacity, or maintenance.
+/// Consecutive runs that the platform failed, such as by an image that cannot be pulled, a lack of
+/// capacity, or maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlatformFailures {

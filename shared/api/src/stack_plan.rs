@@ -40,7 +40,8 @@ pub struct StackPlan {
     pub failures: Option<i64>,
     /// Generation of the Stack that the plan is for.
     pub generation: Option<i64>,
-    /// Whether the cluster asks for plans of the Stack's changes, by a `PlanPolicy` or an annotation of the Namespace.
+    /// Whether the cluster asks for plans of the Stack's changes, by a `PlanPolicy` or an
+    /// annotation of the Namespace.
     pub governed: Option<bool>,
     /// Whether the changes of the Stack go through plans.
     pub guarded: Option<bool>,
@@ -65,14 +66,16 @@ pub struct StackPlan {
     pub refresh: Option<bool>,
     /// Approved hash that a run has used, or that the cluster did not check. It counts for no run.
     pub spent: Option<String>,
-    /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges` or `Failed`.
+    /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges` or
+    /// `Failed`.
     pub state: Option<String>,
     /// The first inputs that are only known when the plan is applied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<PlannedValue>,
     /// Number of all these inputs.
     pub unknown_total: Option<u32>,
-    /// The first inputs that are different in each preview, such as generated names. The hash does not cover their values.
+    /// The first inputs that are different in each preview, such as generated names. The hash does
+    /// not cover their values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unstable: Vec<PlannedValue>,
     /// Number of all these inputs.
@@ -85,7 +88,8 @@ pub struct StackPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlannedResource {
-    /// Kind of change: `create`, `update`, `delete`, `replace`, `forget`, `import`, `options`, `refresh` or `outputs`.
+    /// Kind of change: `create`, `update`, `delete`, `replace`, `forget`, `import`, `options`,
+    /// `refresh` or `outputs`.
     pub change: String,
     /// Paths of the first properties that change, such as `tags.owner`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -184,7 +188,8 @@ impl StackPlan {
         }
     }
 
-    /// The state of plans that a status has. A plan that cannot be read is absent, so that it is made again.
+    /// The state of plans that a status has. A plan that cannot be read is absent, so that it is
+    /// made again.
     pub(crate) fn read(&self) -> core::PlanStatus {
         core::PlanStatus {
             guarded: self.guarded.unwrap_or_default(),

@@ -1,4 +1,5 @@
-//! The templates of a Stack: partial objects that are merged over the generated ones, so every field is optional.
+//! The templates of a Stack: partial objects that are merged over the generated ones, so every
+//! field is optional.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::{
@@ -34,8 +35,9 @@ fn template<Spec: JsonSchema, Status: JsonSchema>(generator: &mut SchemaGenerato
     schema
 }
 
-/// Turns a schema into that of a partial object: no field is required, has a default or is an enum, lists have no keys, and fields
-/// that a template may not set are removed. Types of Kubernetes, which have a map type, stay unchanged.
+/// Turns a schema into that of a partial object: no field is required, has a default or is an enum,
+/// lists have no keys, and fields that a template may not set are removed. Types of Kubernetes,
+/// which have a map type, stay unchanged.
 struct Relax;
 
 impl Transform for Relax {

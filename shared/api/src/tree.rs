@@ -13,7 +13,8 @@ pub struct Tree {
     pub digest: Option<String>,
     /// Directory of the project within the tree; the root if it is not set.
     pub dir: Option<String>,
-    /// Directories and files of the tree that the run receives; the whole tree if the list is empty.
+    /// Directories and files of the tree that the run receives; the whole tree if the list is
+    /// empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     /// Branch, tag or ref of a git repository, as in the spec of the source.

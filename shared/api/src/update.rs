@@ -68,7 +68,8 @@ pub struct UpdateSpec {
     pub target: Vec<String>,
     /// Include the resources that depend on `target`.
     pub target_dependents: Option<bool>,
-    /// Time after which a completed Update is deleted, such as `24h`. It is kept if this is not set.
+    /// Time after which a completed Update is deleted, such as `24h`. It is kept if this is not
+    /// set.
     pub ttl_after_completed: Option<String>,
     /// `up`, `preview`, `refresh` or `destroy`.
     #[serde(rename = "type")]
@@ -77,8 +78,8 @@ pub struct UpdateSpec {
     pub workspace_name: Option<String>,
 }
 
-/// The run that a Stack has decided. Neither a retry nor a later change of the Stack, its source or its Workspace changes it. An
-/// Update made by hand has none of these fields.
+/// The run that a Stack has decided. Neither a retry nor a later change of the Stack, its source or
+/// its Workspace changes it. An Update made by hand has none of these fields.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -92,18 +93,22 @@ pub struct DriftlessUpdate {
     /// Secrets and `ConfigMap`s that receive the outputs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<StackOutputs>,
-    /// Hash of the approved plan that the run applies. A run that would do anything else changes nothing.
+    /// Hash of the approved plan that the run applies. A run that would do anything else changes
+    /// nothing.
     pub plan: Option<String>,
-    /// Preview the operation only: report the drift that a refresh finds, or make the plan of a destroy.
+    /// Preview the operation only: report the drift that a refresh finds, or make the plan of a
+    /// destroy.
     pub preview_only: Option<bool>,
     /// Make a plan for an approval. Only for a run that changes nothing.
     pub propose: Option<bool>,
-    /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update answers.
+    /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update
+    /// answers.
     pub reconcile_request: Option<String>,
     /// Keep a sealed copy of the inputs of the run, for the destroy of the Stack.
     pub seal: Option<bool>,
-    /// The Stack of an Update that is not in the namespace of its Stack, because a terminating namespace accepts no new objects. Only
-    /// valid in the system namespace, where no user may write.
+    /// The Stack of an Update that is not in the namespace of its Stack, because a terminating
+    /// namespace accepts no new objects. Only valid in the system namespace, where no user may
+    /// write.
     pub stack: Option<StackReference>,
     /// Generation of the Stack.
     pub stack_generation: Option<i64>,
@@ -155,7 +160,8 @@ pub struct UpdateStatus {
     pub start_time: Option<Time>,
 }
 
-/// Fields of the status of an Update that the Pulumi Kubernetes Operator does not have. They are for people: Driftless decides nothing from them.
+/// Fields of the status of an Update that the Pulumi Kubernetes Operator does not have. They are
+/// for people: Driftless decides nothing from them.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -163,7 +169,8 @@ pub struct DriftlessUpdateStatus {
     /// Number of resources by kind of change, such as created, updated or deleted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, i64>,
-    /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache entry`.
+    /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache
+    /// entry`.
     pub dependencies: Option<String>,
     /// Duration of the run, such as `1m12s`.
     pub duration: Option<String>,
@@ -177,7 +184,8 @@ pub struct DriftlessUpdateStatus {
     pub log_config_map: Option<String>,
     /// Progress of a live run.
     pub progress: Option<UpdateProgress>,
-    /// Steps that changed resources, or tried to: the 50 that took longest, in the order of their starts.
+    /// Steps that changed resources, or tried to: the 50 that took longest, in the order of their
+    /// starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<UpdateStep>,
     /// Short form of the changes or of the progress: `+3 ~1 -2`, `12/40`.
@@ -213,7 +221,8 @@ impl LogLink {
 /// A link to a log is renewed when it works for less than this.
 const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(30);
 
-/// A reader's request for a link to a log has an effect for this time, so that each link needs a request.
+/// A reader's request for a link to a log has an effect for this time, so that each link needs a
+/// request.
 const REQUESTED_FOR: SignedDuration = SignedDuration::from_mins(30);
 
 impl Update {
@@ -224,7 +233,8 @@ impl Update {
         link.and_then(|link| link.expires.as_ref()).is_none_or(|expires| expires.0 < now + RENEWED_WITHIN)
     }
 
-    /// Returns whether a reader has asked for a new link to the log of its ended run, and it needs one.
+    /// Returns whether a reader has asked for a new link to the log of its ended run, and it needs
+    /// one.
     #[must_use]
     pub fn asks_for_log(&self, now: Timestamp) -> bool {
         let asked = self.annotations().get(names::LOG_REQUESTED_AT).and_then(|at| at.parse::<Timestamp>().ok());
@@ -272,7 +282,8 @@ pub struct UpdateProgress {
     pub failed: i64,
     /// `fetch`, `install`, `init` or `run`.
     pub phase: Option<String>,
-    /// Number of known resource steps: one for each resource of the last run, or the number of started steps if that is higher.
+    /// Number of known resource steps: one for each resource of the last run, or the number of
+    /// started steps if that is higher.
     pub planned: i64,
     /// Number of started resource steps.
     pub started: i64,

@@ -8,8 +8,8 @@ use serde_with::skip_serializing_none;
 
 use crate::{ProjectInfo, Tree, json};
 
-/// The `spec` of a Workspace: the environment of runs, without secret values. The Pulumi Kubernetes Operator keeps a pod for it.
-/// Driftless starts a task from it for each run.
+/// The `spec` of a Workspace: the environment of runs, without secret values. The Pulumi Kubernetes
+/// Operator keeps a pod for it. Driftless starts a task from it for each run.
 #[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +35,8 @@ pub struct WorkspaceSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// `ConfigMap`s and Secrets whose keys become environment variables. `env` takes precedence, and a later entry over an earlier one.
+    /// `ConfigMap`s and Secrets whose keys become environment variables. `env` takes precedence,
+    /// and a later entry over an earlier one.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_from: Vec<EnvFromSource>,
@@ -72,8 +73,8 @@ pub struct WorkspaceSpec {
 }
 
 impl WorkspaceSpec {
-    /// The fields that a run's task is made of. `at` is the field in which the user wrote this spec: `spec`, or
-    /// `spec.workspaceTemplate.spec` of a Stack.
+    /// The fields that a run's task is made of. `at` is the field in which the user wrote this
+    /// spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
     #[must_use]
     pub fn task<'a>(&'a self, at: &'a str) -> TaskFields<'a> {
         let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
@@ -267,7 +268,8 @@ pub struct WorkspaceStatus {
     pub pulumi_version: Option<String>,
 }
 
-/// Fields of the status of a Workspace that the Pulumi Kubernetes Operator does not have. They are for people: Driftless decides nothing from them.
+/// Fields of the status of a Workspace that the Pulumi Kubernetes Operator does not have. They are
+/// for people: Driftless decides nothing from them.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -10,7 +10,8 @@ use std::{
 
 use serde_json::{Map, Value};
 
-/// Fields by `<crd>/<version>` and path. `[]` stands for the items of a list and `{}` for the values of a map.
+/// Fields by `<crd>/<version>` and path. `[]` stands for the items of a list and `{}` for the
+/// values of a map.
 type Fields = BTreeMap<(String, String), String>;
 
 #[test]
@@ -95,7 +96,8 @@ fn generated() -> Fields {
     for crd in driftless_api::crds::all().unwrap() {
         for version in crd.spec.versions {
             let mut schema = serde_json::to_value(version.schema.unwrap().open_api_v3_schema.unwrap()).unwrap();
-            // kube's types require a `spec`; PKO's do not, although its objects are useless if it is missing.
+            // kube's types require a `spec`; PKO's do not, although its objects are useless if it
+            // is missing.
             schema.as_object_mut().unwrap().remove("required");
             let id = format!("{}/{}", crd.metadata.name.as_ref().unwrap(), version.name);
             children(&id, "", &schema, &mut fields);

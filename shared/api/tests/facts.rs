@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 const RAN: &str = "2026-11-26T11:00:00Z";
 const COMPARED: &str = "2026-11-26T11:30:00Z";
 
-/// The facts of a Stack whose Secret was `new` when it was compared, and that outcome of its Update.
+/// The facts of a Stack whose Secret was `new` when it was compared, and that outcome of its
+/// Update.
 struct Team {
     outcome: Option<RunOutcome>,
 }
@@ -88,7 +89,8 @@ impl Facts for Team {
     }
 }
 
-/// A Stack that reads a Secret and has run, with these annotations and this part of `status.driftless`.
+/// A Stack that reads a Secret and has run, with these annotations and this part of
+/// `status.driftless`.
 fn stack(annotations: &Value, ours: &Value) -> CoreStack {
     let last = json!({
         "name": "shop-1", "generation": 1, "state": "succeeded", "type": "up", "lastAttemptedCommit": "main@sha1:a",

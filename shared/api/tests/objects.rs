@@ -179,7 +179,8 @@ fn kube_derives_the_plurals_of_flux_kinds() {
     assert_eq!(plurals, ["gitrepositories", "ocirepositories", "buckets", "helmcharts", "externalartifacts"]);
 }
 
-/// The state of a GitRepository with this metadata, spec, and conditions as (type, status, generation).
+/// The state of a GitRepository with this metadata, spec, and conditions as (type, status,
+/// generation).
 fn state(metadata: &Value, spec: &Value, conditions: &[(&str, &str, i64)], artifact: bool) -> Result<String, String> {
     let conditions: Vec<_> = conditions
         .iter()

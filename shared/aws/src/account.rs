@@ -59,8 +59,8 @@ impl Keyring for Account {
     }
 }
 
-/// The URL of a presigned `sts:GetCallerIdentity` for one cluster only, which EKS accepts as a token: its call returns the
-/// identity of the signer. No call is made here.
+/// The URL of a presigned `sts:GetCallerIdentity` for one cluster only, which EKS accepts as a
+/// token: its call returns the identity of the signer. No call is made here.
 fn token(credentials: Credentials, region: &str, cluster: &str, now: Timestamp) -> std::result::Result<String, String> {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     let url = format!("https://sts.{region}.{domain}/?Action=GetCallerIdentity&Version=2011-06-15");

@@ -15,16 +15,19 @@ use crate::dead_letters::{Cause, DeadLetters, group, sent};
 /// Reserved at the end of an invocation for dead letters and the response, a half each.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// The number of messages of a batch that are handled concurrently, so that one that waits for a dead cluster delays no other.
-/// Each may hold a page of 500 objects, some 40 MiB, and a function has 256 MiB.
+/// The number of messages of a batch that are handled concurrently, so that one that waits for a
+/// dead cluster delays no other. Each may hold a page of 500 objects, some 40 MiB, and a function
+/// has 256 MiB.
 const AT_ONCE: usize = 4;
 
-/// Handles a batch of an SQS event source. Returns the messages that SQS should deliver again: each that failed, that cannot be
-/// read or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled
-/// concurrently, those of a FIFO queue one after another. A message whose attempts are used up is moved to `dead_letters` instead.
+/// Handles a batch of an SQS event source. Returns the messages that SQS should deliver again: each
+/// that failed, that cannot be read or for which no time was left, and every later one of the same
+/// FIFO group. Messages of a standard queue are handled concurrently, those of a FIFO queue one
+/// after another. A message whose attempts are used up is moved to `dead_letters` instead.
 ///
-/// `absorb(kept, other)` merges two messages with the same request and returns whether it did; they are handled once. `handle` is
-/// stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash at that point.
+/// `absorb(kept, other)` merges two messages with the same request and returns whether it did; they
+/// are handled once. `handle` is stopped at its next `await` when the invocation's time is up,
+/// which has to be as harmless as a crash at that point.
 pub async fn batch<M, E: fmt::Display>(
     event: SqsEvent,
     dead_letters: &DeadLetters,
@@ -87,7 +90,8 @@ pub async fn batch_sent<M, E: fmt::Display>(
     answer.response(dead_letters, deadline + MARGIN / 2).await
 }
 
-/// The messages in the order of their first records, each with all its records. An unreadable message counts as failed.
+/// The messages in the order of their first records, each with all its records. An unreadable
+/// message counts as failed.
 fn distinct<M>(
     event: SqsEvent,
     parse: impl Fn(&str, Option<Timestamp>) -> Result<M, InvalidMessage>,
@@ -109,8 +113,8 @@ fn distinct<M>(
 
 #[derive(Default)]
 struct Answer {
-    /// The failed records. Those without a cause did not fail themselves: an earlier message of their group did, or no time was
-    /// left for them.
+    /// The failed records. Those without a cause did not fail themselves: an earlier message of
+    /// their group did, or no time was left for them.
     failed: Vec<(SqsMessage, Option<Cause>)>,
     blocked: HashSet<String>,
 }
@@ -128,14 +132,15 @@ impl Answer {
         }
     }
 
-    /// The records to deliver again, after the others have become dead letters. A dead letter that is not sent by the deadline is
-    /// delivered again.
+    /// The records to deliver again, after the others have become dead letters. A dead letter that
+    /// is not sent by the deadline is delivered again.
     async fn response(self, dead_letters: &DeadLetters, deadline: Instant) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         for (record, cause) in self.failed {
             let moved = async { matches!(cause, Some(cause) if dead_letters.takes(&record, cause).await) };
             if !timeout_at(deadline, moved).await.unwrap_or(false) {
-                // Without an id the whole batch counts as failed, which is right: it is not from SQS.
+                // Without an id the whole batch counts as failed, which is right: it is not from
+                // SQS.
                 response.add_failure(record.message_id.unwrap_or_default());
             }
         }

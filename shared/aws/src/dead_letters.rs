@@ -7,12 +7,14 @@ use jiff::Timestamp;
 
 use crate::{Bucket, Error, Objects as _, Result, sdk::failure};
 
-/// The dead-letter queue of a function. SQS moves a message by the number of times that it was received, and that includes
-/// deliveries that Lambda throttled, of which the function knows nothing. So the function records its own attempts in the bucket
-/// and moves the messages that use them up, and the queue's own limit is out of reach.
+/// The dead-letter queue of a function. SQS moves a message by the number of times that it was
+/// received, and that includes deliveries that Lambda throttled, of which the function knows
+/// nothing. So the function records its own attempts in the bucket and moves the messages that use
+/// them up, and the queue's own limit is out of reach.
 ///
-/// An attempt is recorded when it fails, or before it begins if SQS delivered the message before: a function that crashes can
-/// record nothing, and most messages succeed at their first delivery, which costs no call.
+/// An attempt is recorded when it fails, or before it begins if SQS delivered the message before: a
+/// function that crashes can record nothing, and most messages succeed at their first delivery,
+/// which costs no call.
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
     client: Client,
@@ -46,14 +48,15 @@ impl Cause {
 }
 
 impl DeadLetters {
-    /// The dead-letter queue at that URL, for messages whose `max_attempts` attempts failed. `bucket` holds the attempts.
+    /// The dead-letter queue at that URL, for messages whose `max_attempts` attempts failed.
+    /// `bucket` holds the attempts.
     #[must_use]
     pub fn new(config: &SdkConfig, bucket: Bucket, url: String, max_attempts: usize) -> Self {
         Self { client: Client::new(config), bucket, url, max_attempts }
     }
 
-    /// Records that an attempt begins, if SQS delivered the message before. Returns whether the attempts were used up already,
-    /// which means that they ended without a response.
+    /// Records that an attempt begins, if SQS delivered the message before. Returns whether the
+    /// attempts were used up already, which means that they ended without a response.
     pub(crate) async fn has_crashed(&self, record: &SqsMessage, now: Timestamp) -> bool {
         if receives(record) < 2 {
             return false;
@@ -66,7 +69,8 @@ impl DeadLetters {
         self.attempts(record).await > Some(self.max_attempts)
     }
 
-    /// Moves a failed message here if its attempts are used up. Returns whether it did; otherwise SQS delivers the message again.
+    /// Moves a failed message here if its attempts are used up. Returns whether it did; otherwise
+    /// SQS delivers the message again.
     pub(crate) async fn takes(&self, record: &SqsMessage, cause: Cause) -> bool {
         // Boxed, because the compiler would otherwise lay out the calls as part of every handler.
         if Box::pin(self.attempts(record)).await < Some(self.max_attempts) {
@@ -82,7 +86,8 @@ impl DeadLetters {
         sent.is_ok()
     }
 
-    /// Records this attempt. Returns the number of recorded ones, `None` if the bucket is unavailable.
+    /// Records this attempt. Returns the number of recorded ones, `None` if the bucket is
+    /// unavailable.
     async fn attempts(&self, record: &SqsMessage) -> Option<usize> {
         let folder = keys::attempts(record.message_id.as_deref()?);
         let recorded = async {
@@ -107,7 +112,8 @@ impl DeadLetters {
         let send = self.client.send_message().queue_url(&self.url).set_message_body(record.body.clone());
         let send = send.message_attributes("cause", text(cause.name())?).message_attributes("messageId", text(id)?);
         let send = send.set_message_group_id(record.attributes.get("MessageGroupId").cloned());
-        // A message of a FIFO queue that is moved again, because Lambda did not get the response, is one dead letter.
+        // A message of a FIFO queue that is moved again, because Lambda did not get the response,
+        // is one dead letter.
         let send = send.set_message_deduplication_id(group(record).map(|_| id.to_owned()));
         send.send().await.map(drop).map_err(|error| failure(call, &error))
     }
@@ -128,7 +134,8 @@ pub(crate) fn sent(record: &SqsMessage) -> Option<Timestamp> {
     Timestamp::from_millisecond(record.attributes.get("SentTimestamp")?.parse().ok()?).ok()
 }
 
-/// The FIFO group. Messages of standard queues have a group too, which names their tenant and orders nothing.
+/// The FIFO group. Messages of standard queues have a group too, which names their tenant and
+/// orders nothing.
 pub(crate) fn group(record: &SqsMessage) -> Option<&String> {
     record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }

@@ -21,10 +21,12 @@ const VOLUME: &str = "driftless";
 /// The volumes at [`SHARE`] and [`SECRETS`].
 const SHARE_VOLUME: &str = "share";
 const SECRETS_VOLUME: &str = "secrets";
-/// The prefix of the name of a user's volume, and the path where Driftless's init container mounts it.
+/// The prefix of the name of a user's volume, and the path where Driftless's init container mounts
+/// it.
 const VOLUME_PREFIX: &str = "volume-";
 const VOLUMES: &str = "/mnt";
-/// PKO's variable for the file in which an init container writes variables for Pulumi, and the file's path.
+/// PKO's variable for the file in which an init container writes variables for Pulumi, and the
+/// file's path.
 const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
 /// The path to which the init container copies the runner.
 const RUNNER: &str = "/driftless/runner";
@@ -34,7 +36,8 @@ const INIT: &str = "runner-init";
 const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// How long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
-/// Part of the family's name. It must be raised whenever [`containers`] makes a different definition from the same settings.
+/// Part of the family's name. It must be raised whenever [`containers`] makes a different
+/// definition from the same settings.
 const REVISION: &str = "5";
 /// The registry of an image without a host.
 const DOCKER_HUB: &str = "docker.io";
@@ -70,7 +73,8 @@ pub struct TaskSettings {
     pub registry_secrets: String,
 }
 
-/// The family's name contains a hash of everything that shapes the definition, so that the same name means the same definition.
+/// The family's name contains a hash of everything that shapes the definition, so that the same
+/// name means the same definition.
 pub(crate) fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
     let TaskSettings { role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, .. } = settings;
     let (shape, registries) = (&to_json(shape), &settings.private_registries.join(","));
@@ -87,8 +91,8 @@ pub(crate) fn volumes(shape: &TaskShape) -> Vec<Volume> {
     names.map(|name: String| Volume::builder().name(name).build()).collect()
 }
 
-/// Driftless's init container copies the static runner to its volume, so that the user's image needs only Pulumi. Then the user's
-/// init containers run, one after the other.
+/// Driftless's init container copies the static runner to its volume, so that the user's image
+/// needs only Pulumi. Then the user's init containers run, one after the other.
 pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<Vec<ContainerDefinition>, BuildError> {
     // ECS refuses an empty image.
     let image = shape.image.as_deref().unwrap_or_default();
@@ -112,7 +116,8 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
         .name(INIT)
         .image(&settings.runner_image)
         .set_repository_credentials(credentials(settings, &settings.runner_image))
-        // A volume belongs to root, and only root may change its permissions. The image's own user is unprivileged.
+        // A volume belongs to root, and only root may change its permissions. The image's own user
+        // is unprivileged.
         .user("0")
         .essential(false)
         .set_command(Some(install.collect()))
@@ -168,19 +173,20 @@ fn init_container(
         .depends_on(after(previous)?))
 }
 
-/// The execution role's login to the registry of an image; `None` for ECR and for registries without a login.
+/// The execution role's login to the registry of an image; `None` for ECR and for registries
+/// without a login.
 fn credentials(settings: &TaskSettings, image: &str) -> Option<RepositoryCredentials> {
     let host = registry(image);
     settings.private_registries.iter().any(|private| canonical(private) == host).then(|| {
-        // In the task's own Region a secret's name can replace its ARN, and a name has no colon. The parameter is set, so this
-        // returns no error.
+        // In the task's own Region a secret's name can replace its ARN, and a name has no colon.
+        // The parameter is set, so this returns no error.
         let name = format!("{}/{}", settings.registry_secrets, host.replace(':', "_"));
         RepositoryCredentials::builder().credentials_parameter(name).build().ok()
     })?
 }
 
-/// The host of an image's registry, by the rule of container runtimes: the first part of the name if it can be a host, else
-/// Docker Hub.
+/// The host of an image's registry, by the rule of container runtimes: the first part of the name
+/// if it can be a host, else Docker Hub.
 fn registry(image: &str) -> &str {
     let host = image.split_once('/').map(|(host, _)| host).filter(|host| host.contains(['.', ':']) || *host == "localhost");
     host.map_or(DOCKER_HUB, canonical)
@@ -307,7 +313,8 @@ pub(crate) mod tests {
             [vec![true; 3], vec![true], vec![true], vec![false, true, true]]
         );
         assert!(all.iter().all(|container| container.log_configuration().is_some()));
-        // Each runs as the user of its image, except for Driftless's, which changes the volumes' permissions.
+        // Each runs as the user of its image, except for Driftless's, which changes the volumes'
+        // permissions.
         let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
         assert_eq!(users, [Some("0"), None, None, None]);
     }

@@ -1,5 +1,5 @@
-//! The AWS ports of the functions: the bucket, the queues, the tasks and the keys of clusters. Each port is a trait beside its
-//! one real implementation; the simulation has the other.
+//! The AWS ports of the functions: the bucket, the queues, the tasks and the keys of clusters. Each
+//! port is a trait beside its one real implementation; the simulation has the other.
 
 mod account;
 mod batch;
@@ -71,7 +71,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// How long a link works.
 pub const LINK_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
-/// A link that reads one object without credentials. Anyone who has it can read the object, so it belongs in no log and no Event.
+/// A link that reads one object without credentials. Anyone who has it can read the object, so it
+/// belongs in no log and no Event.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Link {
     /// The URL.
@@ -84,8 +85,8 @@ pub struct Link {
 pub trait Objects {
     /// The object's content, if it exists.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
-    /// Up to `size` bytes of the object from `offset` on, if it exists and is longer than `offset`. A size of 0 needs no call and
-    /// returns an empty content for any object.
+    /// Up to `size` bytes of the object from `offset` on, if it exists and is longer than `offset`.
+    /// A size of 0 needs no call and returns an empty content for any object.
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
     /// When the object was last written, if it exists.
     fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;
@@ -100,29 +101,33 @@ pub trait Objects {
     fn exists(&self, key: &str) -> impl Future<Output = Result<bool>> {
         async { Ok(self.modified(key).await?.is_some()) }
     }
-    /// The next objects whose keys begin with `prefix` and come after `after`, in the order of their keys, with the times of
-    /// their last writes. Some hundreds at a time; none at the end.
+    /// The next objects whose keys begin with `prefix` and come after `after`, in the order of
+    /// their keys, with the times of their last writes. Some hundreds at a time; none at the end.
     fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
-    /// The total size in bytes of all objects whose keys begin with `prefix`, each counted as at least `least`. One call per
-    /// thousand objects.
+    /// The total size in bytes of all objects whose keys begin with `prefix`, each counted as at
+    /// least `least`. One call per thousand objects.
     fn size(&self, prefix: &str, least: u64) -> impl Future<Output = Result<u64>>;
     /// Writes the object, whether or not it exists.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
-    /// Writes the object, whether or not it exists, encrypted under the key of [`Bucket::sealing_with`]: only a reader who may
-    /// use that key can read it.
+    /// Writes the object, whether or not it exists, encrypted under the key of
+    /// [`Bucket::sealing_with`]: only a reader who may use that key can read it.
     fn put_sealed(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
-    /// Writes a file's whole content, whether or not the object exists. Memory stays bounded whatever the file's size.
+    /// Writes a file's whole content, whether or not the object exists. Memory stays bounded
+    /// whatever the file's size.
     fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
-    /// Writes the object if it does not exist; `false` if it exists with other content, which stays.
+    /// Writes the object if it does not exist; `false` if it exists with other content, which
+    /// stays.
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
-    /// Copies an object within the bucket; `false` if it does not exist. A copy that takes 20 s fails.
+    /// Copies an object within the bucket; `false` if it does not exist. A copy that takes 20 s
+    /// fails.
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
-    /// A link that reads the object, also one that is written later, with the rights of this caller. It needs no call, and stops
-    /// with the caller's credentials if these expire first.
+    /// A link that reads the object, also one that is written later, with the rights of this
+    /// caller. It needs no call, and stops with the caller's credentials if these expire first.
     fn link(&self, key: &str, now: Timestamp) -> impl Future<Output = Result<Link>>;
     /// Deletes the object if it exists.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
-    /// Deletes those of up to 1,000 objects that exist. After an error, some of them may be deleted.
+    /// Deletes those of up to 1,000 objects that exist. After an error, some of them may be
+    /// deleted.
     fn delete_all(&self, keys: &[&str]) -> impl Future<Output = Result<()>> {
         async move {
             for key in keys {
@@ -132,7 +137,8 @@ pub trait Objects {
         }
     }
 
-    /// Reads a document, if it exists. A document that this release cannot read is [`Error::Permanent`].
+    /// Reads a document, if it exists. A document that this release cannot read is
+    /// [`Error::Permanent`].
     fn read<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
         async move {
             let Some(content) = self.get(key).await? else { return Ok(None) };
@@ -141,7 +147,8 @@ pub trait Objects {
             D::parse(&content).map(Some).map_err(invalid)
         }
     }
-    /// Reads a dispensable document: one that this release cannot read counts as absent, and is logged.
+    /// Reads a dispensable document: one that this release cannot read counts as absent, and is
+    /// logged.
     fn read_if_valid<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
         async move {
             let Some(content) = self.get(key).await? else { return Ok(None) };
@@ -163,7 +170,8 @@ pub trait Objects {
 pub trait Queues {
     /// Sends to `hints`; delivered after `delay_seconds`, which SQS limits to 900.
     fn hint(&self, hint: &Hint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
-    /// Sends up to [`BATCH`] hints to `hints` in one call, without delay. Returns the positions of those that were refused.
+    /// Sends up to [`BATCH`] hints to `hints` in one call, without delay. Returns the positions of
+    /// those that were refused.
     fn hints(&self, hints: &[Hint]) -> impl Future<Output = Result<Vec<usize>>>;
     /// Sends to `launches`.
     fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
@@ -171,8 +179,8 @@ pub trait Queues {
     fn run(&self, hint: &RunHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
     /// Sends to `runs`, without delay.
     fn task(&self, hint: &TaskHint) -> impl Future<Output = Result<()>>;
-    /// Sends to `sources.fifo`, in the group of its source. SQS drops a request within five minutes of another with the same
-    /// `deduplication`.
+    /// Sends to `sources.fifo`, in the group of its source. SQS drops a request within five minutes
+    /// of another with the same `deduplication`.
     fn fetch(&self, request: &FetchRequest, deduplication: &str) -> impl Future<Output = Result<()>>;
 }
 
@@ -230,18 +238,21 @@ pub enum Started {
     },
 }
 
-/// The place where tasks run. It names a task and a definition when it makes them; callers only hand the names back.
+/// The place where tasks run. It names a task and a definition when it makes them; callers only
+/// hand the names back.
 pub trait Tasks {
-    /// The definition of tasks of this shape, which is made if it does not exist. A shape that the place refuses is
-    /// [`Error::Invalid`].
+    /// The definition of tasks of this shape, which is made if it does not exist. A shape that the
+    /// place refuses is [`Error::Invalid`].
     fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
     /// Starts the task of a launch record, or finds the one that was started earlier.
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;
     /// The state of a task.
     fn state(&self, task: &str) -> impl Future<Output = Result<TaskState>>;
-    /// The tasks without a requested stop, a page at a time; `from` is [`TaskPage::next`] of the previous page.
+    /// The tasks without a requested stop, a page at a time; `from` is [`TaskPage::next`] of the
+    /// previous page.
     fn live(&self, from: Option<&str>) -> impl Future<Output = Result<TaskPage>>;
-    /// The page with the log of a task's main container; empty if this function has no settings for tasks.
+    /// The page with the log of a task's main container; empty if this function has no settings for
+    /// tasks.
     fn log_url(&self, task: &str) -> String;
     /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless for a stopped task.
     fn stop(&self, task: &str, reason: &str) -> impl Future<Output = Result<()>>;
@@ -251,8 +262,8 @@ pub trait Tasks {
 pub trait Keyring {
     /// The text of the Secrets Manager secret with that name or ARN.
     fn secret(&self, id: &str) -> impl Future<Output = Result<SecretString>>;
-    /// A token for the API server of the EKS cluster of that name, like that of `aws eks get-token`, for this function's role.
-    /// EKS accepts it for 15 minutes from `now` on. `region` is that of the STS endpoint that EKS calls; `None` for this
-    /// function's own.
+    /// A token for the API server of the EKS cluster of that name, like that of `aws eks
+    /// get-token`, for this function's role. EKS accepts it for 15 minutes from `now` on. `region`
+    /// is that of the STS endpoint that EKS calls; `None` for this function's own.
     fn eks_token(&self, cluster: &str, region: Option<&str>, now: Timestamp) -> impl Future<Output = Result<SecretString>>;
 }

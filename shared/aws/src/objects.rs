@@ -20,7 +20,8 @@ use crate::{
 /// A tree's pack can have some hundred MiB, which take longer than a queue's message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// S3 copies a GiB in some seconds. A function has a minute for all that it does, and can do without most copies.
+/// S3 copies a GiB in some seconds. A function has a minute for all that it does, and can do
+/// without most copies.
 const COPY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The number of bytes of a file that are read and sent at once.
@@ -31,7 +32,8 @@ const CONDITIONAL_WRITES: u32 = 4;
 
 /// The real bucket.
 ///
-/// A reader also needs `s3:ListBucket`: without it S3 answers 403, not 404, for an object that does not exist.
+/// A reader also needs `s3:ListBucket`: without it S3 answers 403, not 404, for an object that does
+/// not exist.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     client: Client,
@@ -40,7 +42,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket of that name, always addressed by path, which names with dots and emulators require.
+    /// The bucket of that name, always addressed by path, which names with dots and emulators
+    /// require.
     #[must_use]
     pub fn new(config: &SdkConfig, name: String) -> Self {
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
@@ -150,12 +153,14 @@ impl Objects for Bucket {
             let request = self.client.put_object().bucket(&self.name).key(key).if_none_match("*").body(content.clone().into());
             match request.send().await {
                 Ok(_) => return Ok(true),
-                // An earlier try of the SDK may have written it, and its answer was lost. A writer that must recognise its own
-                // record puts something unique into it, such as the time.
+                // An earlier try of the SDK may have written it, and its answer was lost. A writer
+                // that must recognise its own record puts something unique into it, such as the
+                // time.
                 Err(error) if answered(&error, 412) => {
                     return Ok(self.read(key, None).await?.is_some_and(|(written, _)| written == content));
                 }
-                // A delete or another conditional write of the key was in progress: S3 asks for a retry.
+                // A delete or another conditional write of the key was in progress: S3 asks for a
+                // retry.
                 Err(error) if answered(&error, 409) && tries < CONDITIONAL_WRITES => {}
                 Err(error) if answered(&error, 409) => {
                     return Err(Error::Transient {

@@ -86,13 +86,14 @@ impl Queues for Sqs {
     }
 }
 
-/// The message group on a standard queue, by which SQS keeps the messages of one namespace from delaying those of others.
+/// The message group on a standard queue, by which SQS keeps the messages of one namespace from
+/// delaying those of others.
 fn tenant(object: &ObjectKey) -> String {
     keys::hash(&[&object.cluster, &object.namespace])
 }
 
-/// The message group of a source, of which one message at a time is delivered. A namespace has two groups, so that its sources,
-/// however many and slow, occupy at most two fetchers.
+/// The message group of a source, of which one message at a time is delivered. A namespace has two
+/// groups, so that its sources, however many and slow, occupy at most two fetchers.
 fn group(source: &ObjectKey) -> String {
     let half = if keys::hash(&[&keys::fetch(source)]).as_bytes().first().is_some_and(|digit| digit % 2 == 0) { "0" } else { "1" };
     keys::hash(&[&source.cluster, &source.namespace, half])

@@ -10,7 +10,8 @@ use crate::{
     sdk::{failure, is_load},
 };
 
-/// The maximum length of a message in characters: it is shown in a condition, and ECS repeats the request in it.
+/// The maximum length of a message in characters: it is shown in a condition, and ECS repeats the
+/// request in it.
 const MESSAGE: usize = 400;
 /// A shorter value of a variable is no secret, and occurs in many words.
 const SECRET: usize = 4;
@@ -65,8 +66,8 @@ fn cause(call: &str, code: &str, message: &str) -> Cause {
     }
 }
 
-/// Classifies an error of a call that registers a task definition or starts a task by its cause. `values` are removed from its
-/// message, because ECS repeats what it refuses.
+/// Classifies an error of a call that registers a task definition or starts a task by its cause.
+/// `values` are removed from its message, because ECS repeats what it refuses.
 pub(crate) fn refusal<'a, E>(call: &str, error: &SdkError<E, HttpResponse>, values: impl IntoIterator<Item = &'a String>) -> Error
 where
     E: ProvideErrorMetadata + StdError + 'static,

@@ -10,7 +10,8 @@ use aws_sdk_s3::{
 
 use crate::Error;
 
-/// The time limit of one attempt. The SDK makes three, so that a function with a time limit of a minute sees the last one fail.
+/// The time limit of one attempt. The SDK makes three, so that a function with a time limit of a
+/// minute sees the last one fail.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Error codes that are transient although their status is 4xx.
@@ -27,8 +28,9 @@ const PASSING: [&str; 10] = [
     "ExpiredTokenException",
 ];
 
-/// Parts of ECS's and EC2's messages, in lower case, about too much load or an exhausted quota. EC2's message comes within
-/// `InvalidParameterException` or `ClientException`, which have no code for it.
+/// Parts of ECS's and EC2's messages, in lower case, about too much load or an exhausted quota.
+/// EC2's message comes within `InvalidParameterException` or `ClientException`, which have no code
+/// for it.
 const LOAD: [&str; 7] = [
     "throttl",
     "rate exceeded",
@@ -50,7 +52,8 @@ pub(crate) fn answered<E>(error: &SdkError<E, HttpResponse>, status: u16) -> boo
     error.raw_response().is_some_and(|response| response.status().as_u16() == status)
 }
 
-/// Returns whether ECS refuses a call because of load, by its code and message: the same call may succeed later.
+/// Returns whether ECS refuses a call because of load, by its code and message: the same call may
+/// succeed later.
 pub(crate) fn is_load(code: &str, message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     ["ClientException", "InvalidParameterException"].contains(&code) && LOAD.iter().any(|words| message.contains(words))
@@ -112,7 +115,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The configuration for a fake AWS service that answers each request by its head, in lower case, and its body.
+    /// The configuration for a fake AWS service that answers each request by its head, in lower
+    /// case, and its body.
     pub(crate) async fn service(answer: impl Fn(&str, &str) -> (u16, String) + Send + 'static) -> SdkConfig {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -30,8 +30,8 @@ const SPOT: &str = "FARGATE_SPOT";
 const DEFINITION_LIFE: Duration = Duration::from_mins(1);
 /// The maximum length of a tag's value, in characters.
 const TAG_LENGTH: usize = 256;
-/// The prefix of the reason of every stop by Driftless. ECS stores it with the task, where it distinguishes such a stop from
-/// others.
+/// The prefix of the reason of every stop by Driftless. ECS stores it with the task, where it
+/// distinguishes such a stop from others.
 const OURS: &str = "driftless: ";
 
 /// The real Fargate.
@@ -45,8 +45,8 @@ pub struct Ecs {
 }
 
 impl Ecs {
-    /// The tasks of an ECS cluster. A function that only reads and stops tasks has no settings; starting one is then
-    /// [`Error::Permanent`].
+    /// The tasks of an ECS cluster. A function that only reads and stops tasks has no settings;
+    /// starting one is then [`Error::Permanent`].
     #[must_use]
     pub fn new(config: &SdkConfig, cluster: String, settings: Option<TaskSettings>) -> Self {
         Self { client: Client::new(config), cluster, settings, definitions: Arc::default() }
@@ -100,8 +100,8 @@ impl Tasks for Ecs {
                 let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
                 arn.map(Into::into).ok_or_else(|| transient("ecs:DescribeTaskDefinition", "the answer has no ARN"))
             }
-            // "Unable to describe task definition": it does not exist. Two concurrent registrations of the same definition are
-            // harmless, because the launch record names the ARN.
+            // "Unable to describe task definition": it does not exist. Two concurrent registrations
+            // of the same definition are harmless, because the launch record names the ARN.
             Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }?;
@@ -135,7 +135,8 @@ impl Tasks for Ecs {
                 Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
             }
             Err(error) => match error.as_service_error() {
-                // The token was used with other parameters, such as another release's network: its task is still the run's task.
+                // The token was used with other parameters, such as another release's network: its
+                // task is still the run's task.
                 Some(RunTaskError::ConflictException(conflict)) => {
                     let task = conflict.resource_ids().first().map(|arn| Started::Task { task: arn.clone() });
                     Ok(task
@@ -194,7 +195,8 @@ fn log_url(TaskSettings { region, log_group, .. }: &TaskSettings, arn: &str) -> 
     )
 }
 
-/// A part of the console's own path behind the `#`: percent-encoded twice, with `$` in place of `%`.
+/// A part of the console's own path behind the `#`: percent-encoded twice, with `$` in place of
+/// `%`.
 fn fragment(text: &str) -> String {
     text.bytes().fold(String::new(), |encoded, byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded + char::from(byte).encode_utf8(&mut [0; 4]),

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArtifactDigest, PlanHash, Revision, RunId, StackId};
 
-/// The audit record of a run, for people: its requester, what it ran and changed, and its end. No function decides anything from it,
-/// and none can replace or delete it. It has no message and no value of a program, so no secret can be in it.
+/// The audit record of a run, for people: its requester, what it ran and changed, and its end. No
+/// function decides anything from it, and none can replace or delete it. It has no message and no
+/// value of a program, so no secret can be in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AuditRecord {
@@ -16,7 +17,8 @@ pub struct AuditRecord {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// The client that created the Update, by its field manager. Absent if the Update was gone when the run was recorded.
+    /// The client that created the Update, by its field manager. Absent if the Update was gone when
+    /// the run was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
     /// When the Update was created.

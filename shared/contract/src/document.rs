@@ -9,8 +9,8 @@ use crate::{
     PlanRecord, Progress, Resources, RunHint, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, VERSION,
 };
 
-/// A message or document that this release cannot read. The cause is a bug or another release, never a transient condition: a message
-/// belongs in the dead-letter queue.
+/// A message or document that this release cannot read. The cause is a bug or another release,
+/// never a transient condition: a message belongs in the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidMessage {
     /// Not JSON, or not of the shape. Values are not repeated, because they could be secret.

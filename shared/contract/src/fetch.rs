@@ -4,16 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArtifactDigest, ObjectKey, Revision};
 
-/// The message of the `sources.fifo` queue: a request to fetch a tree, or to delete old trees of a source. In both cases the
-/// fetcher reads the facts itself. The two never overlap for one source, because all messages of a source have one group in the
-/// queue.
+/// The message of the `sources.fifo` queue: a request to fetch a tree, or to delete old trees of a
+/// source. In both cases the fetcher reads the facts itself. The two never overlap for one source,
+/// because all messages of a source have one group in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchRequest {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The source: a Flux source, a Program, a Stack that names a git repository, or a Workspace that names a source itself. For
-    /// a collection, its name in the bucket: see [`crate::keys::source_of_trees`].
+    /// The source: a Flux source, a Program, a Stack that names a git repository, or a Workspace
+    /// that names a source itself. For a collection, its name in the bucket: see
+    /// [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
     /// Delete the source's trees that no Update needs, instead of fetching one.
     #[serde(default)]
@@ -23,15 +24,17 @@ pub struct FetchRequest {
     pub hops: u8,
 }
 
-/// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the fetcher, read for the
-/// conditions of the objects that use the source. Holds no content of the source and no computed digest.
+/// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the
+/// fetcher, read for the conditions of the objects that use the source. Holds no content of the
+/// source and no computed digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchOutcome {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The state of the source that was fetched: the digest that it named, for a Program its generation, and for git and a
-    /// Workspace the fingerprint of the fields that say what to fetch.
+    /// The state of the source that was fetched: the digest that it named, for a Program its
+    /// generation, and for git and a Workspace the fingerprint of the fields that say what to
+    /// fetch.
     pub subject: String,
     /// When the fetch began.
     pub at: Timestamp,

@@ -2,16 +2,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::PREFIX;
 
-/// After this many hops a hint is not forwarded: its object waits for the sweep, whose hints start at zero.
+/// After this many hops a hint is not forwarded: its object waits for the sweep, whose hints start
+/// at zero.
 ///
 /// A whole run takes about a dozen hops, so only a cycle without progress reaches the limit.
 pub const MAX_HOPS: u8 = 64;
 
-/// Flux sends a notification before it writes the source's status: if the revision does not show yet, the source is reconciled
-/// again after these numbers of seconds.
+/// Flux sends a notification before it writes the source's status: if the revision does not show
+/// yet, the source is reconciled again after these numbers of seconds.
 pub const REVISION_RETRY_SECONDS: [u16; 3] = [2, 8, 30];
 
-/// An object in a cluster, by name. Flux sources are of many kinds, so the kind is a string and the group travels with it.
+/// An object in a cluster, by name. Flux sources are of many kinds, so the kind is a string and the
+/// group travels with it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ObjectKey {
@@ -34,8 +36,8 @@ impl ObjectKey {
         Self { api_version: api_version.into(), kind: kind.into(), name: name.into(), ..self.clone() }
     }
 
-    /// A git repository, by any of its URLs: not an object of the cluster, but what `projectRepo` of Stacks may name. `None` for
-    /// a URL without a server.
+    /// A git repository, by any of its URLs: not an object of the cluster, but what `projectRepo`
+    /// of Stacks may name. `None` for a URL without a server.
     #[must_use]
     pub fn repository(cluster: &str, url: &str) -> Option<Self> {
         Some(Self {
@@ -60,8 +62,9 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// The message of the `hints` queue: it names an object worth reconciling. It carries no facts, so a lost, repeated, late,
-/// reordered or forged hint only causes a late or a needless reconciliation.
+/// The message of the `hints` queue: it names an object worth reconciling. It carries no facts, so
+/// a lost, repeated, late, reordered or forged hint only causes a late or a needless
+/// reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Hint {
@@ -69,8 +72,9 @@ pub struct Hint {
     pub version: u32,
     /// The object to reconcile.
     pub object: ObjectKey,
-    /// The revision that the sender saw, if it may not show on the object yet (see [`REVISION_RETRY_SECONDS`]). For a repository,
-    /// the push as Flux would write it: `refs/heads/main@sha1:<commit>`.
+    /// The revision that the sender saw, if it may not show on the object yet (see
+    /// [`REVISION_RETRY_SECONDS`]). For a repository, the push as Flux would write it:
+    /// `refs/heads/main@sha1:<commit>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// The number of reconciliations that did not find that revision.
@@ -88,7 +92,8 @@ impl Hint {
         Self { version: crate::VERSION, object, revision: None, looks: 0, hops: 0 }
     }
 
-    /// Merges another hint if it requests the same reconciliation, so that a batch reconciles each object once.
+    /// Merges another hint if it requests the same reconciliation, so that a batch reconciles each
+    /// object once.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let same = self.object == other.object && (self.revision == other.revision || other.revision.is_none());
         if same {

@@ -1,7 +1,8 @@
-//! The keys of all objects in the bucket, each with the type of its document, and the names of Leases.
+//! The keys of all objects in the bucket, each with the type of its document, and the names of
+//! Leases.
 //!
-//! Names of clusters, namespaces and objects are DNS labels or subdomains, so they become path segments unchanged. All other
-//! parts of a key are hashed or encoded.
+//! Names of clusters, namespaces and objects are DNS labels or subdomains, so they become path
+//! segments unchanged. All other parts of a key are hashed or encoded.
 
 pub use driftless_core::hash;
 
@@ -49,7 +50,8 @@ folder! {
 }
 
 impl TreeFolder {
-    /// The key of the tree's manifest. The manifest is written last: a tree is stored if it is there.
+    /// The key of the tree's manifest. The manifest is written last: a tree is stored if it is
+    /// there.
     #[must_use]
     pub fn manifest(&self) -> String {
         format!("{self}manifest")
@@ -86,8 +88,8 @@ pub fn trees(object: &ObjectKey) -> String {
     format!("trees/{}/", source(object))
 }
 
-/// The source of a tree, from the folder of the tree. Its kind is in lower case and its API version is unknown, but the keys made
-/// from it are those of the source itself.
+/// The source of a tree, from the folder of the tree. Its kind is in lower case and its API version
+/// is unknown, but the keys made from it are those of the source itself.
 #[must_use]
 pub fn source_of_trees(cluster: &str, folder: &str) -> Option<ObjectKey> {
     let mut parts = folder.strip_prefix(&trees_of_cluster(cluster))?.split('/');
@@ -139,15 +141,17 @@ pub fn beside_inputs_key(name: &str) -> String {
     format!("keys/{name}")
 }
 
-/// What the last run of a Stack read from Secrets and ConfigMaps, encrypted. A destroy uses it when those are gone.
+/// What the last run of a Stack read from Secrets and ConfigMaps, encrypted. A destroy uses it when
+/// those are gone.
 #[must_use]
 pub fn sealed(cluster: &str, stack: &StackId) -> Key<SealedInputs> {
     Key::new(format!("sealed/{cluster}/{}/{}", stack.namespace, stack.uid))
 }
 
 folder! {
-    /// The folder of the cache entries that a program may restore: those that runs of the same source stored as the same `ServiceAccount`.
-    /// A person who can change one of the two cannot change what another program executes.
+    /// The folder of the cache entries that a program may restore: those that runs of the same
+    /// source stored as the same `ServiceAccount`. A person who can change one of the two cannot
+    /// change what another program executes.
     CacheFolder
 }
 
@@ -204,7 +208,8 @@ pub fn run(cluster: &str, update_uid: &Uid) -> RunFolder {
 }
 
 folder! {
-    /// The folder of a task. The launcher writes `in/`, the runner writes `out/`. Its name is the task's `aws:userid` in IAM.
+    /// The folder of a task. The launcher writes `in/`, the runner writes `out/`. Its name is the
+    /// task's `aws:userid` in IAM.
     TaskFolder
 }
 
@@ -269,14 +274,16 @@ impl TaskFolder {
         Key::new(format!("{self}out/result"))
     }
 
-    /// The key of a chunk of the log. Chunks are written once, in order and without gaps: UTF-8 text of whole lines that the
-    /// runner printed, with secrets masked. The first absent chunk ends the log so far.
+    /// The key of a chunk of the log. Chunks are written once, in order and without gaps: UTF-8
+    /// text of whole lines that the runner printed, with secrets masked. The first absent chunk
+    /// ends the log so far.
     #[must_use]
     pub fn log_chunk(&self, number: u16) -> String {
         format!("{self}out/log/{}", log_number(number))
     }
 
-    /// The key of the live log: all that the runner printed so far, with secrets masked. Each write adds whole lines at the end.
+    /// The key of the live log: all that the runner printed so far, with secrets masked. Each write
+    /// adds whole lines at the end.
     #[must_use]
     pub fn live_log(&self) -> String {
         format!("{self}out/live-log")
@@ -289,7 +296,8 @@ pub fn log(update: &ObjectKey, uid: &Uid) -> String {
     format!("logs/{}/{}/{uid}", update.cluster, update.namespace)
 }
 
-/// The audit record of a recorded run. The records of a namespace sort by the times at which their runs ended.
+/// The audit record of a recorded run. The records of a namespace sort by the times at which their
+/// runs ended.
 #[must_use]
 pub fn audit(outcome: &Outcome) -> Key<AuditRecord> {
     let (RunId { update, uid, .. }, at) = (&outcome.run, outcome.ended_at.strftime("%Y%m%dT%H%M%SZ"));
@@ -311,7 +319,8 @@ pub fn is_task_input(key: &str) -> bool {
     key.strip_prefix(TASKS).and_then(|rest| rest.split_once('/')).is_some_and(|(_, name)| name.starts_with("in/"))
 }
 
-/// The folder of a task, by its name in the place where it runs, or the last part of that. `role_id` is the unique id of the task role.
+/// The folder of a task, by its name in the place where it runs, or the last part of that.
+/// `role_id` is the unique id of the task role.
 #[must_use]
 pub fn task(role_id: &str, task: &str) -> TaskFolder {
     TaskFolder(format!("{TASKS}{role_id}:{}/", task_id(task)))
@@ -335,7 +344,8 @@ pub fn task_of_report(key: &str) -> Option<(TaskFolder, Report)> {
     is_task.then(|| (TaskFolder(folder.into()), report))
 }
 
-/// The maximum number of chunks of a task's log, which are numbered from 1. Enough for a run of a day.
+/// The maximum number of chunks of a task's log, which are numbered from 1. Enough for a run of a
+/// day.
 pub const MAX_LOG_CHUNKS: u16 = 400;
 
 /// The maximum size of a chunk of a task's log, in bytes.
@@ -344,7 +354,8 @@ pub const MAX_LOG_CHUNK_BYTES: usize = 64 << 10;
 /// The maximum size of a live log, in bytes. A longer one ends with a line that says so.
 pub const MAX_LIVE_LOG_BYTES: usize = 8 << 20;
 
-/// The number of a chunk as written in names, with leading zeros so that names sort in the order of the chunks: `0001`.
+/// The number of a chunk as written in names, with leading zeros so that names sort in the order of
+/// the chunks: `0001`.
 #[must_use]
 pub fn log_number(number: u16) -> String {
     format!("{number:04}")
@@ -368,7 +379,8 @@ pub fn outputs(cluster: &str, stack_uid: &Uid) -> Key<OutputObjects> {
     Key::new(format!("outputs/{cluster}/{stack_uid}"))
 }
 
-/// The architecture that images of a namespace do not support, by [`driftless_core::TaskShape::images`].
+/// The architecture that images of a namespace do not support, by
+/// [`driftless_core::TaskShape::images`].
 #[must_use]
 pub fn architecture(update: &ObjectKey, images: &str) -> Key<UnfitArchitecture> {
     Key::new(format!("architectures/{}/{}/{images}", update.cluster, update.namespace))
@@ -399,15 +411,16 @@ pub fn task_id(task: &str) -> &str {
     task.rsplit('/').next().unwrap_or(task)
 }
 
-/// The name of the Lease that is the claim of a Pulumi stack. Two Updates of one namespace that name the same stack of the same
-/// backend have the same claim.
+/// The name of the Lease that is the claim of a Pulumi stack. Two Updates of one namespace that
+/// name the same stack of the same backend have the same claim.
 #[must_use]
 pub fn claim(namespace: &str, backend: &str, stack: &str) -> Claim {
     let backend = backend.trim().trim_end_matches('/');
     format!("claim-{}", hash(&[namespace, backend, stack])).into()
 }
 
-/// The Lease in the system's namespace that lists the runs with a slot and the waiting ones, where there are limits.
+/// The Lease in the system's namespace that lists the runs with a slot and the waiting ones, where
+/// there are limits.
 pub const ADMISSIONS: &str = "driftless-admissions";
 
 /// The annotation of [`ADMISSIONS`]: [`driftless_core::Admissions`] as JSON.
@@ -455,7 +468,8 @@ mod tests {
         assert_eq!(stored, [(folder, StoredTree { manifest: Some(written), pack: Some(written) })].into());
     }
 
-    /// The policies of the bucket and of the task role match chunk names of exactly four characters.
+    /// The policies of the bucket and of the task role match chunk names of exactly four
+    /// characters.
     #[test]
     fn names_of_log_chunks_sort_as_their_numbers_and_have_four_characters() {
         let task = task("AROA1", "abc");

@@ -1,7 +1,9 @@
-//! The interface between the processes: the messages on the queues, the documents in the bucket, and their keys.
+//! The interface between the processes: the messages on the queues, the documents in the bucket,
+//! and their keys.
 //!
-//! Every document has a `version`, and a reader refuses unknown fields. Two releases that disagree therefore fail at once: the
-//! message goes to its dead-letter queue with the reason in the log. No message carries a fact to act on; see [`Hint`].
+//! Every document has a `version`, and a reader refuses unknown fields. Two releases that disagree
+//! therefore fail at once: the message goes to its dead-letter queue with the reason in the log. No
+//! message carries a fact to act on; see [`Hint`].
 
 mod audit;
 mod document;
@@ -48,6 +50,6 @@ pub const VERSION: u32 = 1;
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
 
-/// The `reportingController` of every Event of Driftless, whichever function publishes it. Events that Flux sends back are
-/// recognised by it.
+/// The `reportingController` of every Event of Driftless, whichever function publishes it. Events
+/// that Flux sends back are recognised by it.
 pub const EVENT_REPORTER: &str = "driftless";

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Hint, ObjectKey, Uid, VERSION};
 
-/// The message of the `launches` queue: an Update may need a task started or stopped, or the inputs of a Stack's runs may have
-/// changed.
+/// The message of the `launches` queue: an Update may need a task started or stopped, or the inputs
+/// of a Stack's runs may have changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LaunchHint {
@@ -26,7 +26,8 @@ impl LaunchHint {
         same
     }
 
-    /// The launch hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
+    /// The launch hint that follows from a message with that many hops; `None` after
+    /// [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
         Hint::after(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
@@ -41,7 +42,8 @@ pub struct RunHint {
     pub version: u32,
     /// The Update.
     pub update: ObjectKey,
-    /// The Update's uid, if known: claim and slot of the run are released even if its Update no longer exists.
+    /// The Update's uid, if known: claim and slot of the run are released even if its Update no
+    /// longer exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
     /// See [`crate::Hint::hops`].
@@ -50,7 +52,8 @@ pub struct RunHint {
 }
 
 impl RunHint {
-    /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
+    /// The run hint that follows from a message with that many hops; `None` after
+    /// [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey, uid: Option<Uid>) -> Option<Self> {
         Hint::after(hops, update).map(|hint| Self { version: VERSION, update: hint.object, uid, hops: hint.hops })

@@ -1,4 +1,5 @@
-//! Which outputs can be kept: as many as fit into one Secret, and as a function has the memory to read.
+//! Which outputs can be kept: as many as fit into one Secret, and as a function has the memory to
+//! read.
 
 use crate::{OutputValue, RunResult, to_json};
 
@@ -7,7 +8,8 @@ const MAX_KEPT: usize = (1 << 20) - (4 << 10);
 
 /// The size of an entry of a Secret beside its name and value, in bytes.
 const SECRET_ENTRY_BYTES: usize = 24;
-/// The list of the secret outputs is an annotation, and the limit of annotations is a quarter of that of values.
+/// The list of the secret outputs is an annotation, and the limit of annotations is a quarter of
+/// that of values.
 const LISTED_WEIGHT: usize = 4;
 
 /// The memory of an object or an entry of one when parsed, in bytes, however short its text is.
@@ -35,8 +37,8 @@ impl RunResult {
     }
 }
 
-/// The share of [`MAX_KEPT`] that an output takes. The name counts twice, because the API server records the path of each value
-/// beside it.
+/// The share of [`MAX_KEPT`] that an output takes. The name counts twice, because the API server
+/// records the path of each value beside it.
 fn cost(name: &str, output: &OutputValue) -> usize {
     let text = output.value.to_string();
     let listed = if output.secret { LISTED_WEIGHT * (to_json(&name).len() + 1) } else { 0 };

@@ -34,16 +34,19 @@ impl PlanMode {
     }
 }
 
-/// The part of a run's spec that makes it plan before it acts. A run with [`PlanRequest::approved`] applies exactly that plan or
-/// changes nothing; one without changes nothing. Has no `Debug`, because the key is secret.
+/// The part of a run's spec that makes it plan before it acts. A run with [`PlanRequest::approved`]
+/// applies exactly that plan or changes nothing; one without changes nothing. Has no `Debug`,
+/// because the key is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PlanRequest {
-    /// The key of the digests in the plan, 64 digits of hex: HMAC-SHA256 under [`crate::keys::INPUTS_KEY`] of `plan` and the uid of
-    /// the Stack. It is equal for all runs of a Stack, and masked in all output.
+    /// The key of the digests in the plan, 64 digits of hex: HMAC-SHA256 under
+    /// [`crate::keys::INPUTS_KEY`] of `plan` and the uid of the Stack. It is equal for all runs of
+    /// a Stack, and masked in all output.
     pub key: String,
-    /// The digest of what the launcher knows: stack, backend, operation, flags and inputs. The proposal and the run that applies it
-    /// must have the same, so the operation in it is the one that is applied.
+    /// The digest of what the launcher knows: stack, backend, operation, flags and inputs. The
+    /// proposal and the run that applies it must have the same, so the operation in it is the one
+    /// that is applied.
     pub binding: PlanHash,
     /// The digest of the tree within the paths of the Stack. Absent for a run without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +59,8 @@ pub struct PlanRequest {
     pub packs: Vec<RunPack>,
 }
 
-/// A policy pack of a run. Its tree is in the folder of the task: see [`crate::keys::TaskFolder::policy_pack`].
+/// A policy pack of a run. Its tree is in the folder of the task: see
+/// [`crate::keys::TaskFolder::policy_pack`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunPack {

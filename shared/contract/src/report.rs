@@ -1,4 +1,5 @@
-//! Reports about a run: progress, lock and result by its task, and the final outcome by the recorder.
+//! Reports about a run: progress, lock and result by its task, and the final outcome by the
+//! recorder.
 
 use std::{
     cmp::Reverse,
@@ -13,11 +14,12 @@ use serde_json::Value;
 
 use crate::{Drift, Layer, PlannedChanges, PreviewedChange, RunId};
 
-/// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a row died before Pulumi checked
-/// for locks.
+/// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a
+/// row died before Pulumi checked for locks.
 const MAX_EARLIER_LOCKS: usize = 15;
 
-/// The content of the backend's lock that identifies its owner. `tasks/…/out/lock`, written before Pulumi starts.
+/// The content of the backend's lock that identifies its owner. `tasks/…/out/lock`, written before
+/// Pulumi starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Lock {
@@ -27,16 +29,18 @@ pub struct Lock {
     pub host: String,
     /// The process id in the task.
     pub pid: u32,
-    /// Just before Pulumi started. The lock is not older than this, and not newer than the end of the task.
+    /// Just before Pulumi started. The lock is not older than this, and not newer than the end of
+    /// the task.
     pub not_before: Timestamp,
-    /// When Pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that found the task gone.
+    /// When Pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that
+    /// found the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
     /// The operation removes the stack after it has destroyed all resources.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removes: bool,
-    /// The locks that earlier dead runs may have left, newest first: a run that dies before Pulumi checks for locks removes none.
-    /// Empty in what a task writes.
+    /// The locks that earlier dead runs may have left, newest first: a run that dies before Pulumi
+    /// checks for locks removes none. Empty in what a task writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Self>,
 }
@@ -47,7 +51,8 @@ impl Lock {
         iter::once(self).chain(&self.earlier)
     }
 
-    /// Adds the locks of an older record, without the one that this lock renews. Keeps 15 of them, the newest.
+    /// Adds the locks of an older record, without the one that this lock renews. Keeps 15 of them,
+    /// the newest.
     #[must_use]
     pub fn after(self, older: Option<&Self>) -> Self {
         let process = |lock: &Self| (lock.host.clone(), lock.pid, lock.not_before);
@@ -67,7 +72,8 @@ pub struct Progress {
     pub at: Timestamp,
     /// What the runner does now.
     pub phase: Phase,
-    /// The expected number of resource steps: one for each resource that the last run left, or the steps started if that is more.
+    /// The expected number of resource steps: one for each resource that the last run left, or the
+    /// steps started if that is more.
     #[serde(default)]
     pub planned: u32,
     /// Resource steps that started.
@@ -113,7 +119,8 @@ pub struct Installed {
     pub missed: bool,
 }
 
-/// How many resources the last successful run of a Pulumi stack left: `resources/…`. Used for the progress of the next run.
+/// How many resources the last successful run of a Pulumi stack left: `resources/…`. Used for the
+/// progress of the next run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Resources {
@@ -123,7 +130,8 @@ pub struct Resources {
     pub count: u32,
 }
 
-/// The objects that receive outputs of a Stack: `outputs/…`. One that the Stack no longer names is deleted after its next run.
+/// The objects that receive outputs of a Stack: `outputs/…`. One that the Stack no longer names is
+/// deleted after its next run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct OutputObjects {
@@ -166,7 +174,8 @@ impl ResourceStep {
     const MAX_URN_BYTES: usize = 1 << 10;
     const MAX_OPERATION_BYTES: usize = 64;
 
-    /// The steps that took longest, in the order in which they started. A step whose resource has a name of more than 1 KiB is left out.
+    /// The steps that took longest, in the order in which they started. A step whose resource has a
+    /// name of more than 1 KiB is left out.
     #[must_use]
     pub fn longest(mut steps: Vec<Self>) -> Vec<Self> {
         steps.retain(|step| step.urn.len() <= Self::MAX_URN_BYTES && step.operation.len() <= Self::MAX_OPERATION_BYTES);
@@ -192,8 +201,9 @@ pub enum Phase {
     Run,
 }
 
-/// The result that the runner reports: `tasks/…/out/result`, written once, when all else is done. The only document with the
-/// values of outputs; deleted when the outcome is recorded. Has no `Debug`.
+/// The result that the runner reports: `tasks/…/out/result`, written once, when all else is done.
+/// The only document with the values of outputs; deleted when the outcome is recorded. Has no
+/// `Debug`.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunResult {
@@ -228,10 +238,12 @@ pub struct RunResult {
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// The first resources that a preview without a plan would change: at most [`PreviewedChange::MAX`].
+    /// The first resources that a preview without a plan would change: at most
+    /// [`PreviewedChange::MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_change: Vec<PreviewedChange>,
-    /// The plan of a run with [`crate::RunSpec::plan`]; absent if the run failed before it was made.
+    /// The plan of a run with [`crate::RunSpec::plan`]; absent if the run failed before it was
+    /// made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlannedChanges>,
     /// See [`crate::RunSpec::inputs`].
@@ -351,11 +363,12 @@ pub struct Outcome {
     pub run: RunId,
     /// How it ended.
     pub verdict: Verdict,
-    /// The SHA-256 of the result that the outcome was made from, in hex: the outputs Secret is made from that result only. Absent
-    /// if the task reported nothing.
+    /// The SHA-256 of the result that the outcome was made from, in hex: the outputs Secret is made
+    /// from that result only. Absent if the task reported nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_sha256: Option<String>,
-    /// The outputs: a secret one as the string `[secret]`, one that is too large as a note. Absent if the operation reports none.
+    /// The outputs: a secret one as the string `[secret]`, one that is too large as a note. Absent
+    /// if the operation reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project that ran.
@@ -388,8 +401,8 @@ pub struct Outcome {
     /// See [`crate::RunSpec::is_preview`]; from the launcher, not from the task's report.
     #[serde(default)]
     pub preview: bool,
-    /// The platform ended the run, by the facts from ECS: Pulumi never started, or the task was stopped from outside. Earlier
-    /// releases only recorded Fargate Spot.
+    /// The platform ended the run, by the facts from ECS: Pulumi never started, or the task was
+    /// stopped from outside. Earlier releases only recorded Fargate Spot.
     #[serde(default, alias = "reclaimed", skip_serializing_if = "std::ops::Not::not")]
     pub platform_failure: bool,
     /// See [`crate::RunSpec::inputs`].
@@ -404,13 +417,14 @@ pub struct Outcome {
     /// Whether Pulumi's operation may have started. Absent in the records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operated: Option<bool>,
-    /// When the operation started; for an aborted run, when the task became the owner. Absent if Pulumi never started.
+    /// When the operation started; for an aborted run, when the task became the owner. Absent if
+    /// Pulumi never started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When the run ended, or was found to be gone.
     pub ended_at: Timestamp,
-    /// When the outcome was recorded. Concurrent recorders of one run differ in it, so that only one of them finds its own
-    /// record. Absent in the records of earlier releases.
+    /// When the outcome was recorded. Concurrent recorders of one run differ in it, so that only
+    /// one of them finds its own record. Absent in the records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_at: Option<Timestamp>,
 }

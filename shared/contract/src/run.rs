@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::{Architecture, Layer, Lock, Operation, PlanMode, PlanRequest, ProjectInfo, RunId, Uid};
 
-/// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore trusted.
+/// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore
+/// trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TaskRun {
@@ -22,8 +23,8 @@ pub struct TaskRun {
     pub run: RunId,
 }
 
-/// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same token comes with the same
-/// parameters; only [`Launch::attempt`] may change. No secrets.
+/// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same
+/// token comes with the same parameters; only [`Launch::attempt`] may change. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Launch {
@@ -31,11 +32,12 @@ pub struct Launch {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// How often the place where tasks run answered that it starts none, for lack of capacity or because of a quota. ECS would
-    /// answer the same to the same token for a day.
+    /// How often the place where tasks run answered that it starts none, for lack of capacity or
+    /// because of a quota. ECS would answer the same to the same token for a day.
     pub attempt: u32,
-    /// The definition of the task, by its name in the place where it runs. At ECS that is the full ARN of a task definition,
-    /// because a newer revision of the family would be a different parameter.
+    /// The definition of the task, by its name in the place where it runs. At ECS that is the full
+    /// ARN of a task definition, because a newer revision of the family would be a different
+    /// parameter.
     #[serde(rename = "taskDefinition")]
     pub definition: String,
     /// The project, for the outcome of a run without a report. Absent if its file cannot be read.
@@ -56,7 +58,8 @@ pub struct Launch {
     /// The size from the definition, from which the cost of the run is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
-    /// The entries of the cache that the run may restore and store. Absent if it has nothing to do with the cache.
+    /// The entries of the cache that the run may restore and store. Absent if it has nothing to do
+    /// with the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<LaunchCache>,
     /// The request of the run. `None` in a record of an earlier release, which starts no run.
@@ -87,7 +90,8 @@ pub struct LaunchCache {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunCache {
-    /// The layers whose archives are in the folder of the task: see [`crate::keys::TaskFolder::restored`].
+    /// The layers whose archives are in the folder of the task: see
+    /// [`crate::keys::TaskFolder::restored`].
     pub restored: BTreeSet<Layer>,
     /// The layers that are to be stored if the run installs them.
     pub stored: BTreeSet<Layer>,
@@ -108,7 +112,8 @@ pub struct Refused {
     pub last: Timestamp,
 }
 
-/// The part of an Update that a launch records. Later changes of the Update's spec, annotations or owner references do not affect the run.
+/// The part of an Update that a launch records. Later changes of the Update's spec, annotations or
+/// owner references do not affect the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunRequest {
@@ -128,7 +133,8 @@ pub struct RunRequest {
     pub plan: Option<PlanMode>,
 }
 
-/// The identity of a Stack that the launcher read from the API server, not of one that an Update only names.
+/// The identity of a Stack that the launcher read from the API server, not of one that an Update
+/// only names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct StackId {
@@ -152,8 +158,8 @@ pub struct TriedArchitecture {
 }
 
 /// The processor that images are not built for, according to ECS or a task of the namespace:
-/// `architectures/<cluster>/<namespace>/<images>`, written by the recorder. The next task of the namespace that has these images,
-/// and whose Workspace selects no processor, uses the other one.
+/// `architectures/<cluster>/<namespace>/<images>`, written by the recorder. The next task of the
+/// namespace that has these images, and whose Workspace selects no processor, uses the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct UnfitArchitecture {
@@ -174,7 +180,8 @@ pub struct TaskSize {
 }
 
 impl Launch {
-    /// The facts for a decision. Whether this release can use the request is decided by the launcher.
+    /// The facts for a decision. Whether this release can use the request is decided by the
+    /// launcher.
     #[must_use]
     pub fn facts(&self) -> LaunchFacts {
         LaunchFacts {
@@ -184,21 +191,23 @@ impl Launch {
         }
     }
 
-    /// The token that makes a start idempotent, `clientToken` at ECS: the Update's uid and the attempt.
+    /// The token that makes a start idempotent, `clientToken` at ECS: the Update's uid and the
+    /// attempt.
     #[must_use]
     pub fn token(&self) -> String {
         format!("{}-{}", self.run.uid, self.attempt)
     }
 
-    /// Whether this attempt is on Fargate Spot: only the first one is, so that no attempt waits for Spot capacity twice.
+    /// Whether this attempt is on Fargate Spot: only the first one is, so that no attempt waits for
+    /// Spot capacity twice.
     #[must_use]
     pub fn is_on_spot(&self) -> bool {
         self.spot && self.attempt == 0
     }
 }
 
-/// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the launcher at each comparison. It
-/// reveals that they changed, and nothing else.
+/// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the
+/// launcher at each comparison. It reveals that they changed, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct InputsRead {
@@ -208,7 +217,8 @@ pub struct InputsRead {
     pub digest: String,
     /// When they were read.
     pub at: Timestamp,
-    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may change the inputs once more.
+    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may
+    /// change the inputs once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
@@ -219,7 +229,8 @@ pub struct InputsRead {
 pub struct Owner {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The name of the task that owns the run; absent if the run was abandoned, so that no task can own it.
+    /// The name of the task that owns the run; absent if the run was abandoned, so that no task can
+    /// own it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// Why the run was abandoned.
@@ -237,8 +248,8 @@ impl Owner {
     }
 }
 
-/// The spec of a run: `tasks/…/in/spec`, the last object that the launcher writes and the only one with secrets. Deleted when the
-/// outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
+/// The spec of a run: `tasks/…/in/spec`, the last object that the launcher writes and the only one
+/// with secrets. Deleted when the outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[expect(clippy::struct_excessive_bools, reason = "they are pulumi's flags")]
@@ -251,7 +262,8 @@ pub struct RunSpec {
     pub operation: Operation,
     /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
-    /// Create the stack if the backend does not have it. A destroy creates none: a missing stack counts as destroyed.
+    /// Create the stack if the backend does not have it. A destroy creates none: a missing stack
+    /// counts as destroyed.
     pub create: bool,
     /// `pulumi stack init --secrets-provider`, where the stack is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -309,18 +321,20 @@ pub struct RunSpec {
     /// `--run-program`
     #[serde(default)]
     pub run_program: bool,
-    /// For a refresh: a drift check, which changes nothing and reports drift. With [`RunSpec::plan`], a proposal of a refresh or of
-    /// a destroy, which changes nothing either.
+    /// For a refresh: a drift check, which changes nothing and reports drift. With
+    /// [`RunSpec::plan`], a proposal of a refresh or of a destroy, which changes nothing either.
     #[serde(default)]
     pub preview_only: bool,
     /// The verbosity of Pulumi's log on standard error; `None` for no log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<u32>,
-    /// HMAC-SHA256 of what was read from Secrets and ConfigMaps, in hex, under a key that only the launcher has; absent if
-    /// nothing was read. The runner repeats it in its result, because only the runner knows which of two specs it got.
+    /// HMAC-SHA256 of what was read from Secrets and ConfigMaps, in hex, under a key that only the
+    /// launcher has; absent if nothing was read. The runner repeats it in its result, because only
+    /// the runner knows which of two specs it got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// The locks that dead runs of this stack may have left. The runner removes these and no others.
+    /// The locks that dead runs of this stack may have left. The runner removes these and no
+    /// others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
     /// The number of resources that the last run left; absent if unknown.
@@ -329,17 +343,20 @@ pub struct RunSpec {
     /// The run's part of the cache of dependencies; absent if that is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<RunCache>,
-    /// Outputs that are shown although they contain a value from a Secret. An output that Pulumi marks secret is never shown.
+    /// Outputs that are shown although they contain a value from a Secret. An output that Pulumi
+    /// marks secret is never shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_secret: Vec<String>,
-    /// Make a plan before the operation, and apply only the approved one. Absent unless the Stack is guarded.
+    /// Make a plan before the operation, and apply only the approved one. Absent unless the Stack
+    /// is guarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRequest>,
 }
 
 impl RunSpec {
-    /// The operation changes nothing. Pulumi's counts are then not those of the resources afterwards, and the end of the run says
-    /// nothing about the backend's lock, because most versions take none for a preview.
+    /// The operation changes nothing. Pulumi's counts are then not those of the resources
+    /// afterwards, and the end of the run says nothing about the backend's lock, because most
+    /// versions take none for a preview.
     #[must_use]
     pub fn is_preview(&self) -> bool {
         let is_proposal = self.plan.as_ref().is_some_and(|plan| plan.approved.is_none());
@@ -359,14 +376,17 @@ pub enum RunSource {
         /// The directories and files of the tree that the run gets; empty for the whole tree.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         paths: Vec<String>,
-        /// The digest of the tree's `manifest` object, in hex, so that the run uses exactly the tree that was verified.
+        /// The digest of the tree's `manifest` object, in hex, so that the run uses exactly the
+        /// tree that was verified.
         manifest_sha256: String,
     },
-    /// No source: a project of that name and runtime without a program. Enough to destroy from the state.
+    /// No source: a project of that name and runtime without a program. Enough to destroy from the
+    /// state.
     Project(ProjectInfo),
 }
 
-/// The time limits of a run. A run that reaches one is interrupted, so that Pulumi saves its state, and fails.
+/// The time limits of a run. A run that reaches one is interrupted, so that Pulumi saves its state,
+/// and fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunLimits {
@@ -378,14 +398,16 @@ pub struct RunLimits {
     pub max_seconds: Option<u32>,
 }
 
-/// The identity of the program: its ServiceAccount's tokens. `tasks/…/in/identity`, written by the launcher before the spec, and
-/// renewed before they expire while the run is live. Deleted with the spec. Has no `Debug`.
+/// The identity of the program: its ServiceAccount's tokens. `tasks/…/in/identity`, written by the
+/// launcher before the spec, and renewed before they expire while the run is live. Deleted with the
+/// spec. Has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Identity {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// For the Update's cluster: the files of a pod's `/var/run/secrets/kubernetes.io/serviceaccount`.
+    /// For the Update's cluster: the files of a pod's
+    /// `/var/run/secrets/kubernetes.io/serviceaccount`.
     pub cluster: ClusterAccess,
     /// For AWS, where the ServiceAccount names a role (`eks.amazonaws.com/role-arn`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -445,7 +467,8 @@ pub struct Env {
     /// It came from a Secret and is masked in all output.
     #[serde(default)]
     pub secret: bool,
-    /// It came from `envFrom`, so the variables of the ServiceAccount's identity come after it, as in a pod.
+    /// It came from `envFrom`, so the variables of the ServiceAccount's identity come after it, as
+    /// in a pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub below_identity: bool,
 }
@@ -513,7 +536,8 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The sealed copy of a Stack's inputs (`sealed/…`). Only runs of that Stack use it. Has no `Debug`: see [`Env`] and [`Config`].
+/// The sealed copy of a Stack's inputs (`sealed/…`). Only runs of that Stack use it. Has no
+/// `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SealedInputs {
@@ -538,6 +562,7 @@ pub enum ConfigValue {
     String(String),
     /// Typed or structured; requires Pulumi 3.202.0.
     Json(Value),
-    /// The token in this file ([`ProjectedToken::path`]). The runner gets the token itself, as [`ConfigValue::String`].
+    /// The token in this file ([`ProjectedToken::path`]). The runner gets the token itself, as
+    /// [`ConfigValue::String`].
     Token(String),
 }

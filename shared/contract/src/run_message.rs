@@ -23,8 +23,8 @@ pub enum RunMessage {
     Test,
 }
 
-/// Reads a message of the `runs` queue: Driftless's own, an S3 notification or an ECS task state change. Unused fields of the AWS
-/// messages are ignored.
+/// Reads a message of the `runs` queue: Driftless's own, an S3 notification or an ECS task state
+/// change. Unused fields of the AWS messages are ignored.
 pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Uid;
 
-/// A waiting run refreshes its entry every minute. An entry without a refresh for this long is ignored, so that it cannot block
-/// the queue.
+/// A waiting run refreshes its entry every minute. An entry without a refresh for this long is
+/// ignored, so that it cannot block the queue.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
-/// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460 bytes at most, so this is the
-/// maximum of live runs where any limit is set.
+/// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460
+/// bytes at most, so this is the maximum of live runs where any limit is set.
 const MOST_RUNNING: usize = 400;
-/// The list keeps this many waiting runs, the first in the queue. The others ask every minute and enter it later. The list of
-/// turns has the same bound.
+/// The list keeps this many waiting runs, the first in the queue. The others ask every minute and
+/// enter it later. The list of turns has the same bound.
 const MOST_WAITING: usize = 120;
 
 /// The limits on concurrent runs. `None` means no limit.
@@ -34,8 +34,9 @@ impl Limits {
     }
 }
 
-/// The runs that have a slot and those that wait for one, by the uid of their Update. A cluster has one such document, which is
-/// written only with the version that was read, so two runs that start at once never both take the last slot.
+/// The runs that have a slot and those that wait for one, by the uid of their Update. A cluster has
+/// one such document, which is written only with the version that was read, so two runs that start
+/// at once never both take the last slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Admissions {
@@ -53,7 +54,8 @@ pub struct Admissions {
 pub struct Applicant {
     /// The Update's namespace.
     pub namespace: String,
-    /// The namespace whose limit applies, if it is not the Update's: the Update of a terminating namespace is in the system namespace.
+    /// The namespace whose limit applies, if it is not the Update's: the Update of a terminating
+    /// namespace is in the system namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts_for: Option<String>,
     /// The Update's name.
@@ -62,8 +64,8 @@ pub struct Applicant {
     pub destroys: bool,
     /// When the Update was created.
     pub since: Timestamp,
-    /// When it last asked, rounded down to half the time after which an entry is ignored, so that not every reconciliation has to
-    /// write it.
+    /// When it last asked, rounded down to half the time after which an entry is ignored, so that
+    /// not every reconciliation has to write it.
     pub seen: Timestamp,
 }
 
@@ -76,7 +78,8 @@ impl Applicant {
 }
 
 impl Admissions {
-    /// Gives the run a slot, or records that it waits and returns the reason. A run that has a slot keeps it.
+    /// Gives the run a slot, or records that it waits and returns the reason. A run that has a slot
+    /// keeps it.
     pub fn admit(&mut self, limits: Limits, uid: &Uid, applicant: Applicant) -> Result<(), String> {
         if self.running.contains_key(uid) {
             return Ok(());
@@ -100,19 +103,22 @@ impl Admissions {
         Ok(())
     }
 
-    /// Removes a waiting run that got a slot and cannot start. It counts as the turn of its namespace, because the other runs
-    /// there may fail to start too. Returns whether anything changed.
+    /// Removes a waiting run that got a slot and cannot start. It counts as the turn of its
+    /// namespace, because the other runs there may fail to start too. Returns whether anything
+    /// changed.
     pub fn decline(&mut self, uid: &Uid, now: Timestamp) -> bool {
         let Some(waiter) = self.waiting.remove(uid) else { return false };
         self.serve(waiter.tenant().to_owned(), now);
         true
     }
 
-    /// Records that a namespace has had its turn, later than every waiting run and every other turn: `now` is the time at which
-    /// the function began, and other runs may have asked since then.
+    /// Records that a namespace has had its turn, later than every waiting run and every other
+    /// turn: `now` is the time at which the function began, and other runs may have asked since
+    /// then.
     ///
-    /// A turn is kept while a run waits that was created before it, even if no run of the same namespace waits. The namespace's next run may
-    /// be older and queue later: runs that wait for a claim are not in the queue, and would otherwise get one slot after another.
+    /// A turn is kept while a run waits that was created before it, even if no run of the same
+    /// namespace waits. The namespace's next run may be older and queue later: runs that wait for a
+    /// claim are not in the queue, and would otherwise get one slot after another.
     fn serve(&mut self, namespace: String, now: Timestamp) {
         let since = || self.waiting.values().map(|waiter| waiter.since);
         let known = since().chain(self.served.values().copied()).max();
@@ -142,8 +148,8 @@ impl Admissions {
         self.waiting.iter()
     }
 
-    /// Returns what the run waits for. The message stays the same while the reason does, because it is written to the status and
-    /// a change of it is an event.
+    /// Returns what the run waits for. The message stays the same while the reason does, because it
+    /// is written to the status and a change of it is an event.
     fn must_wait(&self, limits: Limits, uid: &Uid, applicant: &Applicant) -> Option<String> {
         let namespace = applicant.tenant();
         let most_of_one = limits.runs_per_namespace.unwrap_or(usize::MAX);
@@ -163,15 +169,17 @@ impl Admissions {
             .then(|| format!("waiting for a slot: other runs come first; the limit of the cluster is {} at once", runs(most)))
     }
 
-    /// Waiting runs in the order in which free slots go to them, each with its level, its position in its own
-    /// namespace: live runs plus runs ahead of it. The lowest level is first.
+    /// Waiting runs in the order in which free slots go to them, each with its level, its position
+    /// in its own namespace: live runs plus runs ahead of it. The lowest level is first.
     ///
-    /// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because a
-    /// tenant chooses the operation; namespaces at the same level take turns, so that a long queue of one does not delay
-    /// another even where there is a single slot.
+    /// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts
+    /// no more than another run, because a tenant chooses the operation; namespaces at the same
+    /// level take turns, so that a long queue of one does not delay another even where there is a
+    /// single slot.
     fn ranked<'a>(&self, waiting: impl Iterator<Item = (&'a Uid, &'a Applicant)>) -> Vec<(usize, &'a Uid, &'a Applicant)> {
         let mut waiting: Vec<_> = waiting.collect();
-        // A namespace waits for its turn since its oldest Update was created, or since it last got a slot.
+        // A namespace waits for its turn since its oldest Update was created, or since it last got
+        // a slot.
         let mut turns = BTreeMap::<&str, Timestamp>::new();
         for (_, waiter) in &waiting {
             let since = turns.entry(waiter.tenant()).or_insert(waiter.since);

@@ -1,4 +1,5 @@
-//! The settings of a Stack that its annotations make. They are annotations, because a change of the spec would start a run.
+//! The settings of a Stack that its annotations make. They are annotations, because a change of the
+//! spec would start a run.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ const WORDS: [(&str, &[&str]); 6] = [
     (names::CACHE, &[names::OFF, names::REFRESH]),
 ];
 
-/// The annotations of a Stack. The error of a setting is a message that names the annotation, its value and the remedy.
+/// The annotations of a Stack. The error of a setting is a message that names the annotation, its
+/// value and the remedy.
 #[derive(Clone, Copy, Debug)]
 pub struct Annotations<'a>(pub &'a BTreeMap<String, String>);
 
@@ -52,12 +54,14 @@ impl<'a> Annotations<'a> {
         self.get(names::SEAL).is_some()
     }
 
-    /// The capacity of a run, which `on_demand` demands without Spot; `None` leaves it to the launcher.
+    /// The capacity of a run, which `on_demand` demands without Spot; `None` leaves it to the
+    /// launcher.
     pub(crate) fn capacity(self, on_demand: bool) -> Option<&'a str> {
         if on_demand { Some(names::ON_DEMAND) } else { self.get(names::CAPACITY) }
     }
 
-    /// The first error of a setting that every Stack can have. `labels` and `created` are the Stack's.
+    /// The first error of a setting that every Stack can have. `labels` and `created` are the
+    /// Stack's.
     #[must_use]
     pub fn refused(self, labels: &BTreeMap<String, String>, created: Option<Timestamp>) -> Option<String> {
         let word = WORDS.iter().find_map(|(name, words)| {

@@ -1,5 +1,5 @@
-//! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole policy: when a plan is made,
-//! what it waits for, and which run may apply it.
+//! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole
+//! policy: when a plan is made, what it waits for, and which run may apply it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -47,15 +47,17 @@ impl Default for ApprovalSettings {
 /// Whether the cluster enforces who may approve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// The admission policy and its binding are as shipped; or the Stack is not guarded, and nothing depends on them.
+    /// The admission policy and its binding are as shipped; or the Stack is not guarded, and
+    /// nothing depends on them.
     Intact,
     /// They are not, for that reason. No approval counts.
     Broken(String),
 }
 
 impl Stack {
-    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan` is its approved plan, which is of a
-    /// destroy if the Stack is being deleted. The launcher asks this before it starts a task, whatever an Update says.
+    /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan`
+    /// is its approved plan, which is of a destroy if the Stack is being deleted. The launcher asks
+    /// this before it starts a task, whatever an Update says.
     #[must_use]
     pub fn permits(&self, plan: Option<&PlanHash>, now: Timestamp) -> bool {
         let status = &self.status.plan;
@@ -222,8 +224,8 @@ fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
     plan
 }
 
-/// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the plan has no changes: the
-/// resources are what the Stack wants.
+/// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the
+/// plan has no changes: the resources are what the Stack wants.
 pub(crate) fn observe_proposal(
     stack: &mut Stack,
     settings: &ApprovalSettings,
@@ -251,7 +253,8 @@ pub(crate) fn observe_proposal(
     let operation = proposal.wish.operation;
     let plan = outcome.plan.as_deref().cloned().filter(|plan| outcome.succeeded && plan.operation == operation);
     let (proposal, event) = match plan.map(shortened) {
-        // An empty plan of a destroy is applied, because only a destroy that succeeded ends the deletion.
+        // An empty plan of a destroy is applied, because only a destroy that succeeded ends the
+        // deletion.
         Some(plan) if plan.is_empty() && operation != Operation::Destroy => {
             (Proposal { state: PlanState::NoChanges, plan: Some(plan), expires: None, ..proposal }, None)
         }
@@ -304,7 +307,8 @@ fn event(event_type: EventType, reason: EventReason, note: String, run: &Run) ->
     }
 }
 
-/// Takes over the end of a run that was to apply a plan, and returns the Event about a stale one: nothing was touched.
+/// Takes over the end of a run that was to apply a plan, and returns the Event about a stale one:
+/// nothing was touched.
 pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunOutcome) -> Option<Effect> {
     let hash = run.plan.as_ref()?;
     // The approval outlasts a run that never reached Pulumi.

@@ -3,9 +3,9 @@ use jiff::{SignedDuration, Timestamp};
 /// The shortest and the longest wait.
 const WAIT_SECONDS: (i64, i64) = (15, 300);
 
-/// How long a run that gets no task from the platform waits before the next try: a quarter of the time that it has waited so far,
-/// between 15 s and 5 min. It therefore waits at most a quarter longer than it has to, and the number of tries grows with the
-/// logarithm of that time.
+/// How long a run that gets no task from the platform waits before the next try: a quarter of the
+/// time that it has waited so far, between 15 s and 5 min. It therefore waits at most a quarter
+/// longer than it has to, and the number of tries grows with the logarithm of that time.
 #[must_use]
 pub fn start_backoff(since: Timestamp, now: Timestamp) -> SignedDuration {
     let (shortest, longest) = WAIT_SECONDS;

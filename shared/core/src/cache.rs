@@ -80,14 +80,15 @@ pub struct CacheNames {
     pub uncached: Option<String>,
 }
 
-/// The package managers of a runtime. Names of files are compared with the last part of a path; one that begins with `*` is
-/// a suffix.
+/// The package managers of a runtime. Names of files are compared with the last part of a path; one
+/// that begins with `*` is a suffix.
 struct Manager {
     runtime: &'static str,
-    /// Files that pin all dependencies: with one of them an entry fits as long as it does not change.
+    /// Files that pin all dependencies: with one of them an entry fits as long as it does not
+    /// change.
     locks: &'static [&'static str],
-    /// Files that name dependencies whose versions a later installation may choose anew. Without a lock file, an entry fits for a day (UTC).
-    /// Empty if only a lock file will do.
+    /// Files that name dependencies whose versions a later installation may choose anew. Without a
+    /// lock file, an entry fits for a day (UTC). Empty if only a lock file will do.
     floating: &'static [&'static str],
     /// More files that decide what is installed.
     others: &'static [&'static str],
@@ -165,7 +166,8 @@ const LOGINS: [&str; 15] = [
 /// Variables that hold logins for registries, by the end of their names.
 const LOGIN_VARIABLES: [&str; 3] = ["NPM_TOKEN", "NODE_AUTH_TOKEN", "GOPRIVATE"];
 
-/// Returns the entries that fit a program. A change of anything that decides what is installed changes their names.
+/// Returns the entries that fit a program. A change of anything that decides what is installed
+/// changes their names.
 #[must_use]
 pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
     let processor = program.architecture.to_string();
@@ -176,7 +178,8 @@ pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
     if servers.iter().all(|variable| !variable.secret) {
         let mut plugins = common.to_vec();
         plugins.extend(servers.into_iter().flat_map(pair));
-        // A program in YAML names types. Without versions it takes any plugin that is there, so it has an entry of its own.
+        // A program in YAML names types. Without versions it takes any plugin that is there, so it
+        // has an entry of its own.
         plugins.extend([program.dir, &day].into_iter().filter(|_| program.runtime == "yaml"));
         names.layers.insert(Layer::Plugins, hash(&plugins));
     }

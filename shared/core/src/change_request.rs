@@ -66,8 +66,9 @@ impl Previewed {
     }
 }
 
-/// The pull request that shows the end of a run: of a preview that found changes or failed, and of each one after that. The others
-/// leave no comment about a Stack that the pull request does not touch.
+/// The pull request that shows the end of a run: of a preview that found changes or failed, and of
+/// each one after that. The others leave no comment about a Stack that the pull request does not
+/// touch.
 pub(crate) fn shown_on(stack: &Stack, run: &Run, outcome: &RunOutcome) -> Option<ChangeRequest> {
     let number = stack.change_request.filter(|_| run.operation == Operation::Preview && !outcome.platform_failure)?;
     let is_news = !outcome.succeeded || outcome.previewed.as_ref().is_some_and(|found| !found.is_empty());

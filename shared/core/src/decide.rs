@@ -22,11 +22,12 @@ use crate::{
 /// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
 const PREREQUISITE_SECONDS: i64 = 60;
 
-/// The API server may refuse the deletion of a Stack whose TTL has ended: another try comes after this time.
+/// The API server may refuse the deletion of a Stack whose TTL has ended: another try comes after
+/// this time.
 const DELETION_SECONDS: i64 = 600;
 
-/// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This period repairs the loss of that
-/// hint.
+/// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This
+/// period repairs the loss of that hint.
 const INPUTS_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 
 /// A change of it requests a reconciliation.
@@ -82,12 +83,13 @@ impl<'a> Reconciliation<'a> {
         }
         self.end_plan();
         let before = &self.snapshot.stack.status;
-        // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
-        // would requeue.
+        // Kubernetes stores whole seconds. Without rounding, the time that is read back would
+        // differ and each reconciliation would requeue.
         self.requeue_at = self
             .requeue_at
             .map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
-        // A requeue for that time was already sent, unless the time has passed: then this is the reconciliation that it led to.
+        // A requeue for that time was already sent, unless the time has passed: then this is the
+        // reconciliation that it led to.
         let requeue_at =
             self.requeue_at.filter(|at| !self.is_answered && (before.next_reconciliation != Some(*at) || *at <= self.now));
         let status = StackStatus { readiness: Some(readiness), next_reconciliation: self.requeue_at, ..self.stack.status };
@@ -95,15 +97,18 @@ impl<'a> Reconciliation<'a> {
     }
 
     fn in_seconds(&self, seconds: i64) -> Timestamp {
-        // A requeue for that time or earlier is enough. Otherwise each reconciliation would send another one.
+        // A requeue for that time or earlier is enough. Otherwise each reconciliation would send
+        // another one.
         let fresh = self.now + SignedDuration::from_secs(seconds);
         self.snapshot.stack.status.next_reconciliation.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
     }
 
-    /// Takes over the state of the current Update. Returns the condition if nothing else can be done now.
+    /// Takes over the state of the current Update. Returns the condition if nothing else can be
+    /// done now.
     fn absorb(&mut self) -> Option<Readiness> {
         match &self.snapshot.run {
-            // A missing Update is created below. It has the same name, because no run was recorded in between.
+            // A missing Update is created below. It has the same name, because no run was recorded
+            // in between.
             RunState::None | RunState::Missing => {
                 self.stack.status.current_update = None;
                 None
@@ -115,7 +120,8 @@ impl<'a> Reconciliation<'a> {
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
             RunState::Live(run, update, waiting) => {
-                // Taken from the Update itself: another reconciliation may have created it from an older or a newer spec.
+                // Taken from the Update itself: another reconciliation may have created it from an
+                // older or a newer spec.
                 self.stack.status.current_update = Some(CurrentUpdate {
                     name: run.name.clone(),
                     generation: run.generation,
@@ -132,7 +138,8 @@ impl<'a> Reconciliation<'a> {
                 if outcome.succeeded {
                     self.effects.push(Effect::WakeDependents);
                 }
-                // Last, because the finalizer on the Update shows that the steps before may not have been done.
+                // Last, because the finalizer on the Update shows that the steps before may not
+                // have been done.
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 None
             }
@@ -155,8 +162,8 @@ impl<'a> Reconciliation<'a> {
         }
         // Not earlier: while a run is live, or none may start, a request causes no fetch.
         self.stack.status.observed_reconcile_request.clone_from(&self.stack.reconcile_request);
-        // As in PKO, a deletion does not need a source that is gone: the resources can be destroyed from the state. A stored tree
-        // is preferred.
+        // As in PKO, a deletion does not need a source that is gone: the resources can be destroyed
+        // from the state. A stored tree is preferred.
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
@@ -191,7 +198,8 @@ impl<'a> Reconciliation<'a> {
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
             Resolved::At { revision, digest, polled } => {
-                // For a destroy, the last known revision is enough, because the source may no longer exist.
+                // For a destroy, the last known revision is enough, because the source may no
+                // longer exist.
                 let must_ask = !self.stack.deleting && source::is_stale(polled, self.now);
                 let mut wanted = self.wants(revision);
                 if matches!(wanted, Sync::Run(Why::Commit(_))) && !must_ask && self.skip(revision) {
@@ -266,7 +274,8 @@ impl<'a> Reconciliation<'a> {
         }
     }
 
-    /// Waits while a run of a prerequisite may change the inputs once more, so that a change of several of them leads to one run.
+    /// Waits while a run of a prerequisite may change the inputs once more, so that a change of
+    /// several of them leads to one run.
     fn wait_for_inputs(&mut self) -> Option<Readiness> {
         let inputs = self.snapshot.inputs.as_ref()?;
         let name = inputs.waits_for.clone()?;
@@ -292,7 +301,8 @@ impl<'a> Reconciliation<'a> {
         readiness
     }
 
-    /// A suspended Stack starts no updates and no drift checks. It stays Ready if its last update matches its spec.
+    /// A suspended Stack starts no updates and no drift checks. It stays Ready if its last update
+    /// matches its spec.
     fn suspended(&self) -> Readiness {
         let Stack { generation, reconcile_request, deleting, status, .. } = &self.stack;
         let has_run = !deleting
@@ -310,8 +320,8 @@ impl<'a> Reconciliation<'a> {
         Readiness::Reconciling { reason: StackReason::Suspended, message }
     }
 
-    /// When the maintenance window opens; `None` if a run may start now. A preview changes nothing, so it does not wait, and neither
-    /// does the plan of a guarded Stack.
+    /// When the maintenance window opens; `None` if a run may start now. A preview changes nothing,
+    /// so it does not wait, and neither does the plan of a guarded Stack.
     fn closed_until(&self) -> Option<Timestamp> {
         let waits = (self.stack.deleting || !self.stack.spec.preview) && self.stack.approval.is_none();
         self.stack.window.as_ref().filter(|_| waits)?.closed_until(self.now)
@@ -329,7 +339,8 @@ impl<'a> Reconciliation<'a> {
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
         let before = &self.snapshot.stack.status;
-        // A user's request also retries a failed fetch: the credential may have been corrected, which causes no event.
+        // A user's request also retries a failed fetch: the credential may have been corrected,
+        // which causes no event.
         let insisted = before.observed_reconcile_request != self.stack.reconcile_request;
         let fetch = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
         if fetch.ask {
@@ -339,16 +350,17 @@ impl<'a> Reconciliation<'a> {
         fetch.readiness
     }
 
-    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after an update was recorded, because
-    /// its run has just read them. A stale run of a guarded Stack, or a preview that is no update of it, has applied none.
+    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after
+    /// an update was recorded, because its run has just read them. A stale run of a guarded Stack,
+    /// or a preview that is no update of it, has applied none.
     fn wants(&self, revision: &Revision) -> Sync {
         let [now, before] =
             [&self.stack, &self.snapshot.stack].map(|stack| stack.status.last_update.as_ref().map(|last| &last.name));
         is_synced(&self.stack, revision, self.snapshot.inputs.as_ref().filter(|_| now == before), self.now)
     }
 
-    /// Requests something that is due and requeues for the answer; else requeues for when it is due. Nothing is due after the end
-    /// of the calendar.
+    /// Requests something that is due and requeues for the answer; else requeues for when it is
+    /// due. Nothing is due after the end of the calendar.
     fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
         let Some(due) = due else { return };
         let at = match self.snapshot.stack.status.next_reconciliation {
@@ -468,7 +480,8 @@ impl<'a> Reconciliation<'a> {
         self.start(why, revision.clone(), Some(tree), workspace(spec))
     }
 
-    /// The operation of the run that is wanted. A failed adoption is retried as one while it is wanted.
+    /// The operation of the run that is wanted. A failed adoption is retried as one while it is
+    /// wanted.
     fn operation(&self, why: &Why) -> Operation {
         match why {
             _ if self.stack.deleting => Operation::Destroy,
@@ -483,9 +496,9 @@ impl<'a> Reconciliation<'a> {
     fn start(&mut self, why: &Why, commit: Revision, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
         let spec = &self.snapshot.stack.spec;
         let operation = self.operation(why);
-        // A destroy creates no stack. Here `create` means that the stack may be missing, because no run came far enough to create
-        // something. In any other case a missing stack means a wrong name or backend, and its destroy would leave every resource
-        // behind.
+        // A destroy creates no stack. Here `create` means that the stack may be missing, because no
+        // run came far enough to create something. In any other case a missing stack means a wrong
+        // name or backend, and its destroy would leave every resource behind.
         workspace.create &= operation != Operation::Destroy || self.stack.status.operated == Some(false);
         let mut new = self.new_update(operation, why, commit, tree, workspace);
         match (self.stack.approval.clone(), operation) {
@@ -557,8 +570,8 @@ const fn is_forward(operation: Operation) -> bool {
     matches!(operation, Operation::Up | Operation::Preview)
 }
 
-/// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created the Update has sent the first
-/// one.
+/// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created
+/// the Update has sent the first one.
 fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
     update.wants_launch(run, stack).then(|| Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() })
 }

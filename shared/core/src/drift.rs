@@ -1,5 +1,6 @@
-//! Drift: the live resources differ from what was applied. A drift check, an Update of its own that changes nothing, runs on a
-//! schedule, and its result is shown on the Stack. An update of the Stack that refreshes corrects the drift, and a refresh adopts it.
+//! Drift: the live resources differ from what was applied. A drift check, an Update of its own that
+//! changes nothing, runs on a schedule, and its result is shown on the Stack. An update of the
+//! Stack that refreshes corrects the drift, and a refresh adopts it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -39,7 +40,8 @@ pub struct Ignored {
 }
 
 impl Ignored {
-    /// Parses the annotation `driftless.dev/drift-ignore`: `PATH` or `TYPE#PATH`, separated by commas. `Err` says what is wrong with it.
+    /// Parses the annotation `driftless.dev/drift-ignore`: `PATH` or `TYPE#PATH`, separated by
+    /// commas. `Err` says what is wrong with it.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let wrong = || format!("{text:?}; write paths such as tags.owner or aws:s3/bucket:Bucket#tags, separated by commas");
         let entry = |entry: &str| {
@@ -85,8 +87,8 @@ fn counted(found: &Drift, ignored: &[Ignored]) -> Drift {
     counted
 }
 
-/// When the Stack's next check is due; in the past if it is due now, `None` if never. A Stack that was never applied has no
-/// drift.
+/// When the Stack's next check is due; in the past if it is due now, `None` if never. A Stack that
+/// was never applied has no drift.
 pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
     let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
@@ -128,8 +130,8 @@ pub(crate) fn failed_adoption(stack: &Stack) -> bool {
     stack.status.drift.adoption_failed && to_adopt(stack).is_some()
 }
 
-/// Returns whether an adoption is about to run, runs, or is retried. The result of a check would end the request, and the retry would
-/// change back what the refresh took over before it failed.
+/// Returns whether an adoption is about to run, runs, or is retried. The result of a check would
+/// end the request, and the retry would change back what the refresh took over before it failed.
 fn is_adopting(stack: &Stack) -> bool {
     let is_retried = |last: &LastUpdate| failed_adoption(stack) && matches!(retry(stack, last.failures), Retry::After(_));
     to_adopt(stack).is_some()

@@ -7,8 +7,8 @@ use crate::bound::{self, MAX_BYTES, MAX_PATH_BYTES, MAX_URN_BYTES};
 /// The maximum number of resources that a message names.
 const NAMED: usize = 3;
 
-/// The result of a check: a contract between the runner, the recorder and the reconciler. It has no property values, because the
-/// provider may return a secret that is not marked as one.
+/// The result of a check: a contract between the runner, the recorder and the reconciler. It has no
+/// property values, because the provider may return a secret that is not marked as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Drift {
@@ -26,7 +26,8 @@ pub struct DriftedResource {
     pub urn: String,
     /// Pulumi's operation for it: `update` or `delete`.
     pub change: String,
-    /// The paths of the first properties that differ, such as `tags.owner`. Empty for a deleted resource.
+    /// The paths of the first properties that differ, such as `tags.owner`. Empty for a deleted
+    /// resource.
     pub properties: Vec<String>,
 }
 

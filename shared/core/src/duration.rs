@@ -1,6 +1,7 @@
 use jiff::SignedDuration;
 
-/// Parses a duration in the form of PKO's fields: `24h`, `1h30m0s`, `1.5h`. `None` if it is invalid or negative.
+/// Parses a duration in the form of PKO's fields: `24h`, `1h30m0s`, `1.5h`. `None` if it is invalid
+/// or negative.
 #[must_use]
 pub fn duration(text: &str) -> Option<SignedDuration> {
     text.parse().ok().filter(|duration: &SignedDuration| !duration.is_negative())

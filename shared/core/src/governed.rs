@@ -1,4 +1,5 @@
-//! What the cluster demands of a plan: the rules of its policies, and the least that the Namespace asks for.
+//! What the cluster demands of a plan: the rules of its policies, and the least that the Namespace
+//! asks for.
 
 use crate::{
     Governance, Operation, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
@@ -17,7 +18,8 @@ pub(crate) enum Ruling {
 }
 
 impl Governance {
-    /// Returns whether a Stack's changes go through plans; `governed` is what counts if it was not read.
+    /// Returns whether a Stack's changes go through plans; `governed` is what counts if it was not
+    /// read.
     #[must_use]
     pub fn governs(&self, governed: bool) -> bool {
         match self {

@@ -2,8 +2,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares an identifier: a text that is stored as it is and compared as a whole. `Debug` shows the text alone, because messages
-/// quote it. No identifier dereferences to `str`, so the compiler refuses one identifier in the place of another.
+/// Declares an identifier: a text that is stored as it is and compared as a whole. `Debug` shows
+/// the text alone, because messages quote it. No identifier dereferences to `str`, so the compiler
+/// refuses one identifier in the place of another.
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -58,8 +59,8 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// The claim of a Pulumi stack: the name of its Lease, which also names the documents about the stack. Empty for an Update that
-    /// was never launched.
+    /// The claim of a Pulumi stack: the name of its Lease, which also names the documents about the
+    /// stack. Empty for an Update that was never launched.
     Claim
 }
 
@@ -69,13 +70,14 @@ identifier! {
 }
 
 identifier! {
-    /// The digest of a source artifact as the source states it, such as `sha256:…`. The tree of the source is stored under it.
+    /// The digest of a source artifact as the source states it, such as `sha256:…`. The tree of the
+    /// source is stored under it.
     ArtifactDigest
 }
 
 identifier! {
-    /// The revision of a source as Flux or git reports it: `main@sha1:…`, a commit, or the generation of a Program. Empty for a run
-    /// from the state alone.
+    /// The revision of a source as Flux or git reports it: `main@sha1:…`, a commit, or the
+    /// generation of a Program. Empty for a run from the state alone.
     Revision
 }
 

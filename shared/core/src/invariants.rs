@@ -130,8 +130,8 @@ fn adopts(stack: &Stack, plan: &Plan) -> bool {
     is_asked && matches!(drift.verdict, Some(DriftVerdict::Found(_)))
 }
 
-/// Returns whether a run repeats one that failed, although the Stack allows no further retry. A run after a failure of the platform,
-/// and one with changed inputs, is none of these retries.
+/// Returns whether a run repeats one that failed, although the Stack allows no further retry. A run
+/// after a failure of the platform, and one with changed inputs, is none of these retries.
 fn is_used_up(snapshot: &Snapshot, plan: &Plan, run: &NewUpdate) -> bool {
     let stack = &snapshot.stack;
     let (Some(retries), Some(last)) = (stack.spec.retries, &plan.status.last_update) else { return false };
@@ -217,8 +217,8 @@ fn created(plan: &Plan, of_kind: fn(&Effect) -> Option<&Box<NewUpdate>>) -> Vec<
     plan.effects.iter().filter_map(of_kind).map(|update| &**update).collect()
 }
 
-/// The plan that replaces one that breaks rules: it changes only the condition, which names them. The sweep continues to hint the
-/// Stack.
+/// The plan that replaces one that breaks rules: it changes only the condition, which names them.
+/// The sweep continues to hint the Stack.
 #[must_use]
 pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     let message = format!(
@@ -230,7 +230,8 @@ pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     Plan { status, effects: Vec::new(), requeue_at: None }
 }
 
-/// Returns whether `lastUpdate` is unchanged, except for the revision of a commit that changed no path that the Stack uses.
+/// Returns whether `lastUpdate` is unchanged, except for the revision of a commit that changed no
+/// path that the Stack uses.
 fn same_run(snapshot: &Snapshot, plan: &Plan) -> bool {
     let (mut before, after) = (snapshot.stack.status.last_update.clone(), &plan.status.last_update);
     let scope = snapshot.stack.status.scope.as_ref();

@@ -1,12 +1,12 @@
-//! The decisions of Driftless, and nothing else: no I/O, no clock, no environment, no randomness. Time is an argument, and
-//! effects are returned as data.
+//! The decisions of Driftless, and nothing else: no I/O, no clock, no environment, no randomness.
+//! Time is an argument, and effects are returned as data.
 //!
 //! - [`decide`] turns the facts about a Stack into its status, effects and the next requeue.
 //! - [`observe`] turns the end of a run into the Stack's status.
 //! - [`run::plan_run`] turns the facts about an Update's run into what to do for it.
 //! - [`due`] says whether the sweep should hint a Stack.
-//! - [`violations`] lists the invariants that a plan breaks. The reconciler does not carry out such a plan and uses [`refused`]
-//!   in its place.
+//! - [`violations`] lists the invariants that a plan breaks. The reconciler does not carry out such
+//!   a plan and uses [`refused`] in its place.
 
 mod admission;
 mod annotations;

@@ -1,4 +1,5 @@
-//! Strategic merge patches, with the merge rules of Kubernetes for the objects in a Stack's templates.
+//! Strategic merge patches, with the merge rules of Kubernetes for the objects in a Stack's
+//! templates.
 
 use serde_json::{Map, Value};
 
@@ -22,9 +23,9 @@ const MERGE_KEYS: [(&str, &str); 14] = [
 /// In a map or an item of a list: `delete` or `replace` the existing value instead of merging.
 const DIRECTIVE: &str = "$patch";
 
-/// Merges `patch` over `base`: maps by key, lists of maps by their merge key, `finalizers` as a set; anything else is replaced.
-/// `null` and `$patch: delete` remove the existing value, `$patch: replace` replaces it. The `value` of a configuration item is
-/// one value and is never merged.
+/// Merges `patch` over `base`: maps by key, lists of maps by their merge key, `finalizers` as a
+/// set; anything else is replaced. `null` and `$patch: delete` remove the existing value, `$patch:
+/// replace` replaces it. The `value` of a configuration item is one value and is never merged.
 #[must_use]
 pub fn merge(base: Value, patch: &Value) -> Value {
     merge_field("", base, patch)

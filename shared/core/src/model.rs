@@ -24,7 +24,8 @@ pub struct Snapshot {
     pub run: RunState,
     /// The Stacks that `spec.prerequisites` names, in its order; `None` for a missing one.
     pub prerequisites: Vec<Option<Prerequisite>>,
-    /// The prerequisites of each Stack by name: all that can be reached from this one, if it waits for one of them.
+    /// The prerequisites of each Stack by name: all that can be reached from this one, if it waits
+    /// for one of them.
     pub requires: BTreeMap<String, Vec<String>>,
     /// The Update that `status.driftless.drift` names as the current check.
     pub check: RunState,
@@ -36,12 +37,13 @@ pub struct Snapshot {
     pub governance: Governance,
     /// The record of the plan that waits, of which the status has a part.
     pub planned: Option<PlannedChanges>,
-    /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
-    /// matter.
+    /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or
+    /// a change of them does not matter.
     pub inputs: Option<Inputs>,
 }
 
-/// The Secrets and ConfigMaps that a Stack's runs read. Their changes cause no event: the launcher compares them at intervals.
+/// The Secrets and ConfigMaps that a Stack's runs read. Their changes cause no event: the launcher
+/// compares them at intervals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// They differ from what the last run read.
@@ -50,7 +52,8 @@ pub struct Inputs {
     pub digest: Option<String>,
     /// When they were last read.
     pub read: Timestamp,
-    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may change them once more.
+    /// A prerequisite, direct or not, that was running or about to run then, and whose outputs may
+    /// change them once more.
     pub waits_for: Option<String>,
 }
 
@@ -71,8 +74,8 @@ pub struct Stack {
     pub finalizer: bool,
     /// The annotation `pulumi.com/reconciliation-request`; empty if it is absent.
     pub reconcile_request: String,
-    /// The annotation `driftless.dev/paths`, as written: the directories and files of the source that matter beside the project's
-    /// own directory. `None`: the whole source matters.
+    /// The annotation `driftless.dev/paths`, as written: the directories and files of the source
+    /// that matter beside the project's own directory. `None`: the whole source matters.
     pub paths: Option<String>,
     /// No run of it may start.
     pub suspended: bool,
@@ -138,7 +141,8 @@ pub struct StackSpec {
     pub continue_resync_on_commit_match: bool,
     /// At least 60.
     pub resync_frequency_seconds: Option<i64>,
-    /// The installation's period of `continueResyncOnCommitMatch` in seconds, for a spec without one.
+    /// The installation's period of `continueResyncOnCommitMatch` in seconds, for a spec without
+    /// one.
     pub default_resync_seconds: i64,
     /// The shortest resync period that the installation allows.
     pub min_resync_seconds: i64,
@@ -162,10 +166,11 @@ pub struct StackSpec {
     pub watches_inputs: bool,
     /// The ServiceAccount that the program runs as.
     pub service_account_name: Option<String>,
-    /// Why the templates are refused, or a field that has no meaning here: a run that ignored it would do something else. A
-    /// message with the field and the remedy.
+    /// Why the templates are refused, or a field that has no meaning here: a run that ignored it
+    /// would do something else. A message with the field and the remedy.
     pub refused: Option<String>,
-    /// Why the `pulumi` of the Workspace template's image cannot set the configuration, with the remedy.
+    /// Why the `pulumi` of the Workspace template's image cannot set the configuration, with the
+    /// remedy.
     pub old_pulumi: Option<String>,
     /// Fields of the Workspace template that only concern the pod. They are ignored.
     pub pod_only: Vec<String>,
@@ -176,7 +181,8 @@ pub struct StackSpec {
 /// How often a failed run is retried, and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// The number of retries that may follow a failed run of a revision, a generation and a reconciliation request.
+    /// The number of retries that may follow a failed run of a revision, a generation and a
+    /// reconciliation request.
     pub limit: i64,
     /// The delay before the first retry.
     pub first_backoff_seconds: Option<i64>,
@@ -205,8 +211,8 @@ pub enum SourceRef {
     Git(GitSource),
 }
 
-/// A git repository that a Stack names itself. Its credentials belong to the Stack, so its tree is stored under the Stack and
-/// shared with no other.
+/// A git repository that a Stack names itself. Its credentials belong to the Stack, so its tree is
+/// stored under the Stack and shared with no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GitSource {
     /// The Stack's name.
@@ -219,7 +225,8 @@ pub struct GitSource {
     pub commit: String,
     /// `repoDir`
     pub dir: String,
-    /// How many forms of `gitAuth` are given; `None` if it is absent or `gitAuthSecret` takes precedence.
+    /// How many forms of `gitAuth` are given; `None` if it is absent or `gitAuthSecret` takes
+    /// precedence.
     pub auth_forms: Option<usize>,
     /// Changes with every field of the spec that affects what is fetched and how.
     pub fingerprint: String,
@@ -313,24 +320,27 @@ pub enum SourceState {
         /// The fact and the remedy.
         why: String,
     },
-    /// The revision is not known yet, so the fetcher has to find it: a Program whose artifact is of another generation, or a git
-    /// repository that was not polled.
+    /// The revision is not known yet, so the fetcher has to find it: a Program whose artifact is of
+    /// another generation, or a git repository that was not polled.
     Unknown {
         /// The state of the source that is requested, as text for a message.
         subject: String,
     },
     /// There is something to fetch.
     Artifact {
-        /// `status.artifact.revision`, or the commit of git, as in PKO's status fields. Compared as text, never parsed.
+        /// `status.artifact.revision`, or the commit of git, as in PKO's status fields. Compared as
+        /// text, never parsed.
         revision: Revision,
         /// `status.artifact.digest`, or the digest that the fetcher computed.
         digest: ArtifactDigest,
-        /// When git was polled; `None` for a source that sends events, and for a commit that never changes.
+        /// When git was polled; `None` for a source that sends events, and for a commit that never
+        /// changes.
         polled: Option<Timestamp>,
     },
 }
 
-/// Whether the tree of a source's artifact is stored. It is not checked where no run is wanted: then it is absent.
+/// Whether the tree of a source's artifact is stored. It is not checked where no run is wanted:
+/// then it is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeState {
     /// Verified, unpacked and complete.
@@ -380,7 +390,8 @@ pub enum RunState {
     Missing,
     /// The object of that name does not belong to this Stack, or cannot be read.
     Foreign,
-    /// It has no outcome. With the facts about its Update, and the readiness of the Stack if the run waits.
+    /// It has no outcome. With the facts about its Update, and the readiness of the Stack if the
+    /// run waits.
     Live(Run, UpdateFacts, Option<Readiness>),
     /// Its outcome is recorded.
     Ended(Run, RunOutcome),
@@ -389,7 +400,8 @@ pub enum RunState {
 /// What a Stack's Update runs. Immutable once it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The Update's namespace: the Stack's, or the system namespace if the Stack's can no longer get new objects.
+    /// The Update's namespace: the Stack's, or the system namespace if the Stack's can no longer
+    /// get new objects.
     pub namespace: String,
     /// The Update's name.
     pub name: String,
@@ -405,7 +417,8 @@ pub struct Run {
     pub scope: Option<String>,
     /// It refreshes first, so that it corrects drift.
     pub refresh: bool,
-    /// It is a refresh by which the state takes drift over. It applies neither the source nor inputs.
+    /// It is a refresh by which the state takes drift over. It applies neither the source nor
+    /// inputs.
     pub adopts: bool,
     /// The approved plan that it applies.
     pub plan: Option<PlanHash>,

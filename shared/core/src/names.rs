@@ -2,14 +2,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{ArtifactDigest, Stack};
 
-/// An object's name has at most 253 characters; the hash of an Update's name takes 12 of them and the dash one. Labels and the
-/// outputs Secret (`<update>-stack-outputs`) need more room.
+/// An object's name has at most 253 characters; the hash of an Update's name takes 12 of them and
+/// the dash one. Labels and the outputs Secret (`<update>-stack-outputs`) need more room.
 const MAX_STACK_PART: usize = 180;
 
 /// The maximum length of a digest, in bytes; `sha512:` with its digits has 135.
 const MAX_DIGEST: usize = 160;
 
-/// Kinds whose trees Driftless stores under its own keys, and their groups. A foreign group would share those keys.
+/// Kinds whose trees Driftless stores under its own keys, and their groups. A foreign group would
+/// share those keys.
 const OWN_KINDS: [(&str, &str); 3] = [("stack", "pulumi.com"), ("program", "pulumi.com"), ("workspace", "auto.pulumi.com")];
 
 /// The names of a project's file, in the order in which they are tried.
@@ -18,15 +19,16 @@ pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"
 /// Takes the place of the predecessor for the first Update.
 const FIRST: &str = "first";
 
-/// The name of the Update that follows the last recorded run of a Stack. It depends only on the Stack and that run, so concurrent
-/// reconciliations that read different specs create the same successor.
+/// The name of the Update that follows the last recorded run of a Stack. It depends only on the
+/// Stack and that run, so concurrent reconciliations that read different specs create the same
+/// successor.
 #[must_use]
 pub fn update_name(stack: &Stack) -> String {
     name(stack, &[stack.status.last_update.as_ref().map_or(FIRST, |last| &last.name)])
 }
 
-/// The name of the next drift check, which depends in the same way on the check that was recorded last: one without a result leaves
-/// its time only, in the whole seconds that Kubernetes stores.
+/// The name of the next drift check, which depends in the same way on the check that was recorded
+/// last: one without a result leaves its time only, in the whole seconds that Kubernetes stores.
 #[must_use]
 pub fn check_name(stack: &Stack) -> String {
     let drift = &stack.status.drift;
@@ -34,14 +36,15 @@ pub fn check_name(stack: &Stack) -> String {
     name(stack, &["drift", drift.last.as_deref().unwrap_or(FIRST), &recorded])
 }
 
-/// The name of the next proposal, which depends in the same way on the proposal that was recorded last.
+/// The name of the next proposal, which depends in the same way on the proposal that was recorded
+/// last.
 #[must_use]
 pub fn proposal_name(stack: &Stack) -> String {
     name(stack, &["plan", stack.status.plan.last.as_deref().unwrap_or(FIRST)])
 }
 
-/// The name of the Update that applies the current plan. A stale run is not recorded in `lastUpdate`, so the name also depends on
-/// the Update that made the plan.
+/// The name of the Update that applies the current plan. A stale run is not recorded in
+/// `lastUpdate`, so the name also depends on the Update that made the plan.
 #[must_use]
 pub fn apply_name(stack: &Stack) -> String {
     let made_by = stack.status.plan.proposal.as_ref().map_or(FIRST, |proposal| &proposal.update);
@@ -54,7 +57,8 @@ fn name(stack: &Stack, after: &[&str]) -> String {
     format!("{cut}-{}", &hash(&parts)[..12])
 }
 
-/// Returns why a source reference is invalid, as a message about the field `at`. Callers check it before they build a key or path from it.
+/// Returns why a source reference is invalid, as a message about the field `at`. Callers check it
+/// before they build a key or path from it.
 #[must_use]
 pub fn invalid_object(at: &str, api_version: &str, kind: &str, name: &str) -> Option<String> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -93,8 +97,8 @@ fn shortened(value: &str) -> String {
     if cut.len() < value.len() { format!("{cut:?}… ({} bytes)", value.len()) } else { format!("{cut:?}") }
 }
 
-/// The first 40 hex digits of the SHA-256 of the parts. Each part ends with a NUL, so that different lists never have the same
-/// bytes.
+/// The first 40 hex digits of the SHA-256 of the parts. Each part ends with a NUL, so that
+/// different lists never have the same bytes.
 #[must_use]
 pub fn hash(parts: &[&str]) -> String {
     let mut hasher = Sha256::new();

@@ -5,7 +5,8 @@ use crate::{
     Stack, StackStatus, approval::observe_applied, change_request::shown_on, preview_summary,
 };
 
-/// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
+/// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end
+/// is recorded on the Stack.
 #[must_use]
 pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
     let status = &stack.status;
@@ -15,7 +16,8 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
         return (StackStatus { current_update: None, plan, ..status.clone() }, stale);
     }
     let previous = status.last_update.as_ref();
-    // As in PKO, failures of several revisions are counted together, unless the Stack sets its own limit.
+    // As in PKO, failures of several revisions are counted together, unless the Stack sets its own
+    // limit.
     let is_retry = |last: &&LastUpdate| last.state == LastUpdateState::Failed && last.last_attempted_commit == run.commit;
     let same_request = previous
         .filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request)
@@ -66,8 +68,8 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     // Nothing was left to adopt.
     let is_empty = outcome.plan.as_ref().is_some_and(|plan| plan.is_empty());
     let adopted = if is_empty { DriftVerdict::None } else { DriftVerdict::Adopted };
-    // An adoption applies neither inputs nor the source. A failed run without a report keeps the old digest; its next try reports a
-    // new one.
+    // An adoption applies neither inputs nor the source. A failed run without a report keeps the
+    // old digest; its next try reports a new one.
     if !run.adopts && (outcome.inputs.is_some() || outcome.succeeded) {
         status.inputs.clone_from(&outcome.inputs);
     }

@@ -36,8 +36,9 @@ pub struct OutputData {
     pub problems: Vec<String>,
 }
 
-/// Returns the content of an object that receives outputs. `keys` has the name of an output for each key of the object; an empty
-/// map stands for all outputs that the kind may hold. Text is written as it is, any other value as JSON.
+/// Returns the content of an object that receives outputs. `keys` has the name of an output for
+/// each key of the object; an empty map stands for all outputs that the kind may hold. Text is
+/// written as it is, any other value as JSON.
 #[must_use]
 pub fn output_data(
     (kind, name): (OutputKind, &str),
@@ -85,8 +86,8 @@ fn as_key(name: &str) -> String {
     name.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_")
 }
 
-/// The key of each output in an object: its name, with `_` for characters that a key cannot have. Names that become equal get a
-/// hash each, except for a name that is a valid key.
+/// The key of each output in an object: its name, with `_` for characters that a key cannot have.
+/// Names that become equal get a hash each, except for a name that is a valid key.
 #[must_use]
 pub fn output_keys<'a>(outputs: impl Iterator<Item = &'a str> + Clone) -> BTreeMap<&'a str, String> {
     let mut same = BTreeMap::<_, usize>::new();
@@ -126,8 +127,9 @@ pub enum OutputStep {
     Refuse,
 }
 
-/// Decides what becomes of an object after a run that was recorded at `recorded`. `is_wanted` is false for an object that the
-/// Stack no longer names. A late repetition of an older run changes nothing.
+/// Decides what becomes of an object after a run that was recorded at `recorded`. `is_wanted` is
+/// false for an object that the Stack no longer names. A late repetition of an older run changes
+/// nothing.
 #[must_use]
 pub fn output_step(existing: Option<&ExistingOutputs>, is_wanted: bool, recorded: Timestamp) -> OutputStep {
     match existing {

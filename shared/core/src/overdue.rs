@@ -1,15 +1,17 @@
-//! When a task is stopped from outside. The runner enforces the same limits from inside, but starts after the tenant's init containers and
-//! shares the task with them.
+//! When a task is stopped from outside. The runner enforces the same limits from inside, but starts
+//! after the tenant's init containers and shares the task with them.
 
 use jiff::SignedDuration;
 
-/// The time between a run's limit and the stop of its task. In it the runner interrupts Pulumi, which saves the state.
+/// The time between a run's limit and the stop of its task. In it the runner interrupts Pulumi,
+/// which saves the state.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// The limits of a task's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLimits {
-    /// The time until its first progress, in seconds: images are pulled and init containers run in it.
+    /// The time until its first progress, in seconds: images are pulled and init containers run in
+    /// it.
     pub start_seconds: u32,
     /// The time that the run may take, in seconds.
     pub max_seconds: Option<u32>,
@@ -22,7 +24,8 @@ impl TaskLimits {
         age > seconds(self.start_seconds)
     }
 
-    /// The reason to stop a task of this age, if there is one. `age` counts from the time the task became the owner.
+    /// The reason to stop a task of this age, if there is one. `age` counts from the time the task
+    /// became the owner.
     #[must_use]
     pub fn overdue(self, age: SignedDuration, has_begun: bool) -> Option<String> {
         let Self { start_seconds, max_seconds } = self;

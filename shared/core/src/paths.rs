@@ -2,8 +2,9 @@ use std::collections::BTreeSet;
 
 use crate::Stack;
 
-/// The paths of its source that a Stack uses: the project's own directory and what the annotation lists, each once, without paths
-/// inside another listed one. Empty means the whole source: the Stack names no paths, or the project's directory is the root.
+/// The paths of its source that a Stack uses: the project's own directory and what the annotation
+/// lists, each once, without paths inside another listed one. Empty means the whole source: the
+/// Stack names no paths, or the project's directory is the root.
 #[must_use]
 pub fn paths(stack: &Stack) -> Vec<String> {
     if stack.paths.is_none() {
@@ -17,7 +18,8 @@ pub fn paths(stack: &Stack) -> Vec<String> {
     paths.iter().filter(|path| !within(path)).cloned().collect()
 }
 
-/// The directories of its source that a Stack runs: the project's own and the listed ones. The empty path is the root.
+/// The directories of its source that a Stack runs: the project's own and the listed ones. The
+/// empty path is the root.
 #[must_use]
 pub fn needed(stack: &Stack) -> BTreeSet<String> {
     let listed = stack.paths.as_deref().unwrap_or_default().split(',').filter(|path| !path.trim().is_empty());

@@ -7,19 +7,22 @@ use crate::{
 /// The result of a reconciliation of a Stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The new status. It is written before [`Plan::effects`] are carried out, so that each effect is already on record.
+    /// The new status. It is written before [`Plan::effects`] are carried out, so that each effect
+    /// is already on record.
     pub status: StackStatus,
-    /// The effects, in this order. Each is idempotent; the next reconciliation repairs a crash between two of them.
+    /// The effects, in this order. Each is idempotent; the next reconciliation repairs a crash
+    /// between two of them.
     pub effects: Vec<Effect>,
-    /// When to requeue. Equal to `status.next_reconciliation` if that changed, else `None`: the requeue was sent before, or the
-    /// answer of the fetcher comes first.
+    /// When to requeue. Equal to `status.next_reconciliation` if that changed, else `None`: the
+    /// requeue was sent before, or the answer of the fetcher comes first.
     pub requeue_at: Option<Timestamp>,
 }
 
 /// An effect of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Add Driftless's finalizer to the Stack. Always the first, so that each run that starts can also be ended.
+    /// Add Driftless's finalizer to the Stack. Always the first, so that each run that starts can
+    /// also be ended.
     AddFinalizer,
     /// Request the tree of this source from the fetcher.
     Fetch(SourceRef),
@@ -27,26 +30,29 @@ pub enum Effect {
     Run(Box<NewUpdate>),
     /// Create the drift check's Update if it does not exist, and send it to the launcher.
     CheckDrift(Box<NewUpdate>),
-    /// Create the proposal's Update if it does not exist, and send it to the launcher. It previews its operation.
+    /// Create the proposal's Update if it does not exist, and send it to the launcher. It previews
+    /// its operation.
     Propose(Box<NewUpdate>),
     /// Empty the annotations of an approval that a run has used.
     SpendApproval,
-    /// Send the current Update, or that of the drift check, to the launcher, because the Stack changed.
+    /// Send the current Update, or that of the drift check, to the launcher, because the Stack
+    /// changed.
     Launch {
         /// The Update's namespace.
         namespace: String,
         /// The Update's name.
         update: String,
     },
-    /// The Update's outcome is on the Stack: remove Driftless's finalizer from the Update, and delete it if it is not in the
-    /// Stack's namespace.
+    /// The Update's outcome is on the Stack: remove Driftless's finalizer from the Update, and
+    /// delete it if it is not in the Stack's namespace.
     ReleaseUpdate {
         /// The Update's namespace.
         namespace: String,
         /// The Update's name.
         update: String,
     },
-    /// Ask the launcher to compare the Secrets and ConfigMaps that the Stack refers to with what the last run read.
+    /// Ask the launcher to compare the Secrets and ConfigMaps that the Stack refers to with what
+    /// the last run read.
     CompareInputs,
     /// Hint the Stacks that wait for this one.
     WakeDependents,
@@ -111,7 +117,8 @@ pub struct NewUpdate {
     pub tree: Option<NewTree>,
     /// The environment, without secret values.
     pub workspace: Workspace,
-    /// The last run failed, as it does when Fargate Spot reclaims its capacity, so this one runs on demand.
+    /// The last run failed, as it does when Fargate Spot reclaims its capacity, so this one runs on
+    /// demand.
     pub on_demand: bool,
     /// The approved plan that it applies.
     pub plan: Option<PlanHash>,

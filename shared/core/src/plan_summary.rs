@@ -7,8 +7,9 @@ use crate::{ChangeKind, Operation, PlannedChanges, Previewed};
 /// The changes that a message names.
 const NAMED: usize = 3;
 
-/// `destroy` or `refresh` for the plan of one, the counts of the plan, the first resources that it replaces or deletes, and the beginning of its hash:
-/// `+3 ~1 -0 ±1 (replaces aws:rds:Instance db); plan 7f3a91c`.
+/// `destroy` or `refresh` for the plan of one, the counts of the plan, the first resources that it
+/// replaces or deletes, and the beginning of its hash: `+3 ~1 -0 ±1 (replaces aws:rds:Instance db);
+/// plan 7f3a91c`.
 #[must_use]
 pub fn summary(plan: &PlannedChanges) -> String {
     let operation = match plan.operation {
@@ -32,8 +33,8 @@ pub fn summary(plan: &PlannedChanges) -> String {
         + &leaves(plan.unstable.count, "different in each preview and not compared")
 }
 
-/// The changes that a preview found: their counts and the first resources, `+1 ~0 -0 ±1 (replaces aws:rds:Instance db, creates
-/// aws:s3:Bucket logs)`, or `no changes`.
+/// The changes that a preview found: their counts and the first resources, `+1 ~0 -0 ±1 (replaces
+/// aws:rds:Instance db, creates aws:s3:Bucket logs)`, or `no changes`.
 #[must_use]
 pub fn preview_summary(found: &Previewed) -> String {
     if found.is_empty() {

@@ -10,7 +10,8 @@ use crate::{
     bound::{self, MAX_PATH_BYTES, MAX_URN_BYTES},
 };
 
-/// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show [`PlanHash::short`].
+/// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show
+/// [`PlanHash::short`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct PlanHash(String);
@@ -112,7 +113,8 @@ impl ChangeKind {
         }
     }
 
-    /// The kind of a step of Pulumi that changes a resource. The steps within a replacement have none.
+    /// The kind of a step of Pulumi that changes a resource. The steps within a replacement have
+    /// none.
     #[must_use]
     pub fn of_step(operation: &str) -> Option<Self> {
         let kinds = [Self::Create, Self::Update, Self::Replace, Self::Delete, Self::Import];
@@ -148,12 +150,13 @@ impl<T> Default for Listed<T> {
     }
 }
 
-/// The plan of an update: a contract between the runner, the recorder and the reconciler. It has names, counts and keyed digests,
-/// and no property values.
+/// The plan of an update: a contract between the runner, the recorder and the reconciler. It has
+/// names, counts and keyed digests, and no property values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PlannedChanges {
-    /// The hash, which is what is approved. Equal plans have equal hashes, and any difference in [`PlanParts`] makes another one.
+    /// The hash, which is what is approved. Equal plans have equal hashes, and any difference in
+    /// [`PlanParts`] makes another one.
     pub hash: PlanHash,
     /// What the hash covers.
     pub parts: PlanParts,
@@ -166,10 +169,12 @@ pub struct PlannedChanges {
     /// The inputs that are only known when the plan is applied.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub unknown: Listed<PlannedLeaf>,
-    /// The inputs that are different in each preview, such as generated names. The hash does not cover their values.
+    /// The inputs that are different in each preview, such as generated names. The hash does not
+    /// cover their values.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub unstable: Listed<PlannedLeaf>,
-    /// What advisory policies of policy packs say, as `policy "a" of pack "b": URN`. The hash does not cover it.
+    /// What advisory policies of policy packs say, as `policy "a" of pack "b": URN`. The hash does
+    /// not cover it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<String>,
     /// When the plan was made. The hash does not cover it.
@@ -205,12 +210,14 @@ pub struct PlanParts {
 pub struct PlannedChange {
     /// Its URN.
     pub urn: String,
-    /// Its type. Empty in a plan of an older release. The URN does not say it: type and name may contain what separates them.
+    /// Its type. Empty in a plan of an older release. The URN does not say it: type and name may
+    /// contain what separates them.
     #[serde(default, rename = "type", skip_serializing_if = "String::is_empty")]
     pub resource_type: String,
     /// How it changes.
     pub kind: ChangeKind,
-    /// The paths of the first properties that change, such as `tags.owner`, or the names of options.
+    /// The paths of the first properties that change, such as `tags.owner`, or the names of
+    /// options.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     /// The first properties whose change makes the provider replace it.

@@ -1,5 +1,5 @@
-//! The types of Kubernetes that a Workspace uses. Those of k8s-openapi are not used, because they are as strict as their version
-//! and lack the defaults and `fileKeyRef`.
+//! The types of Kubernetes that a Workspace uses. Those of k8s-openapi are not used, because they
+//! are as strict as their version and lack the defaults and `fileKeyRef`.
 //!
 //! Each schema has its map type, even where that is the default: see `template`.
 

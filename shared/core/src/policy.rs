@@ -1,4 +1,5 @@
-//! Plan policies: the rules of a cluster about the plans of its Stacks, in CEL. A rule that cannot be evaluated denies.
+//! Plan policies: the rules of a cluster about the plans of its Stacks, in CEL. A rule that cannot
+//! be evaluated denies.
 
 mod cost;
 mod document;
@@ -12,7 +13,8 @@ use crate::{ApprovalPolicy, ArtifactDigest, PlannedChanges, Stack, bound};
 pub const MAX_EXPRESSION_BYTES: usize = 1024;
 /// The nesting of an expression that the parser follows: its stack is that of a function.
 const MAX_DEPTH: u16 = 24;
-/// The evaluation steps that all rules of a plan may take together, at worst: a bound for the time of a reconciliation.
+/// The evaluation steps that all rules of a plan may take together, at worst: a bound for the time
+/// of a reconciliation.
 const MAX_STEPS: u64 = 10_000_000;
 /// The maximum length of a text of a rule in a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256;

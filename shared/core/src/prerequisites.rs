@@ -10,7 +10,8 @@ pub const MAX_PREREQUISITES: usize = 100;
 /// The maximum number of Stacks in a walk over prerequisites.
 const MAX_WALKED: usize = 200;
 
-/// A walk over the prerequisites of a Stack, and theirs, breadth first. It visits each Stack once, and ends at a cycle.
+/// A walk over the prerequisites of a Stack, and theirs, breadth first. It visits each Stack once,
+/// and ends at a cycle.
 #[derive(Debug)]
 pub struct Walk {
     seen: BTreeSet<String>,
@@ -29,7 +30,8 @@ impl Walk {
         self.ahead.extend(prerequisites);
     }
 
-    /// Returns the name of the next Stack to visit. `None` at the end of the walk, or once it has 200 Stacks.
+    /// Returns the name of the next Stack to visit. `None` at the end of the walk, or once it has
+    /// 200 Stacks.
     pub fn visit(&mut self) -> Option<String> {
         while let Some(name) = self.ahead.pop_front().filter(|_| self.seen.len() < MAX_WALKED) {
             if self.seen.insert(name.clone()) {
@@ -40,7 +42,8 @@ impl Walk {
     }
 }
 
-/// A prerequisite whose next run may change what the Stacks that require it read from Secrets and `ConfigMap`s.
+/// A prerequisite whose next run may change what the Stacks that require it read from Secrets and
+/// `ConfigMap`s.
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream<'a> {
     /// It is being deleted.
@@ -53,7 +56,8 @@ pub struct Upstream<'a> {
     pub inputs: Option<&'a str>,
 }
 
-/// Whether the inputs of a Stack may change once more, because a prerequisite is running or about to run.
+/// Whether the inputs of a Stack may change once more, because a prerequisite is running or about
+/// to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamChange<'a> {
     /// No run is expected.

@@ -7,7 +7,8 @@ use crate::{Operation, PlanHash, PlannedChanges, Revision, Run, RunOutcome};
 /// The state of a guarded Stack's plans.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanStatus {
-    /// The Stack was guarded at the last reconciliation. If the cluster is not, the removal of the annotation has no effect.
+    /// The Stack was guarded at the last reconciliation. If the cluster is not, the removal of the
+    /// annotation has no effect.
     pub guarded: bool,
     /// The cluster demanded plans of it when that was last read.
     pub governed: bool,
@@ -17,8 +18,8 @@ pub struct PlanStatus {
     pub last: Option<String>,
     /// The last plan.
     pub proposal: Option<Proposal>,
-    /// The approved plan that a run has used, or whose approval the cluster did not check, until its annotation is gone. The
-    /// approval counts for no run.
+    /// The approved plan that a run has used, or whose approval the cluster did not check, until
+    /// its annotation is gone. The approval counts for no run.
     pub spent: Option<PlanHash>,
 }
 
@@ -33,13 +34,15 @@ pub struct Proposal {
     pub wish: Wish,
     /// The Update that made it.
     pub update: String,
-    /// It was shown without an approval in a cluster with the policy. An approval that was there before was not checked.
+    /// It was shown without an approval in a cluster with the policy. An approval that was there
+    /// before was not checked.
     pub offered: bool,
     /// What of the cluster demands its approval, whatever the Stack says.
     pub demanded: Option<String>,
     /// The user who approved or rejected it.
     pub by: Option<String>,
-    /// When another one is made for the same wish; `None` if only another wish leads to another one.
+    /// When another one is made for the same wish; `None` if only another wish leads to another
+    /// one.
     pub expires: Option<Timestamp>,
     /// What happened to the plan before it, or why the preview failed.
     pub note: String,
@@ -61,7 +64,8 @@ impl Proposal {
 pub struct Wish {
     /// The operation, which is never a preview.
     pub operation: Operation,
-    /// The revision of the source. Empty for a destroy: what it deletes follows from the state, so a new revision needs no new plan.
+    /// The revision of the source. Empty for a destroy: what it deletes follows from the state, so
+    /// a new revision needs no new plan.
     pub commit: Revision,
     /// The generation of the Stack.
     pub generation: i64,
@@ -69,12 +73,14 @@ pub struct Wish {
     pub reconcile_request: String,
     /// It refreshes first.
     pub refresh: bool,
-    /// A digest of what it applies from Secrets and ConfigMaps; `None` if that is not known, or it applies none.
+    /// A digest of what it applies from Secrets and ConfigMaps; `None` if that is not known, or it
+    /// applies none.
     pub inputs: Option<String>,
 }
 
 impl Wish {
-    /// What a proposal was made for. A failed preview without a report keeps the old digest of inputs.
+    /// What a proposal was made for. A failed preview without a report keeps the old digest of
+    /// inputs.
     pub(crate) fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
         let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
         let known = || before.and_then(|before| before.wish.inputs.clone());

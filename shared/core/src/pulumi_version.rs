@@ -4,11 +4,13 @@ use crate::{ConfigItem, ConfigSource, DefaultSize, TaskFields, Workspace};
 
 /// The first version whose `config set-all` accepts JSON.
 const JSON_CONFIG: [u64; 3] = [3, 202, 0];
-/// The first version that supports `PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER` (pulumi/pulumi#17236). A run has no
-/// `Pulumi.STACK.yaml` from the last run, so an older version uses the backend's own provider from the second run on.
+/// The first version that supports `PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER`
+/// (pulumi/pulumi#17236). A run has no `Pulumi.STACK.yaml` from the last run, so an older version
+/// uses the backend's own provider from the second run on.
 const STATE_SECRETS: [u64; 3] = [3, 134, 0];
 
-/// Why the Pulumi in the image of a Stack's runs is too old for what the Stack configures; `None` if it is not, or is unknown.
+/// Why the Pulumi in the image of a Stack's runs is too old for what the Stack configures; `None`
+/// if it is not, or is unknown.
 #[must_use]
 pub fn old_pulumi(task: &TaskFields<'_>, workspace: &Workspace, deleting: bool) -> Option<String> {
     let image = task.shape(DefaultSize::default()).ok()?.image?;
@@ -19,8 +21,8 @@ pub fn old_pulumi(task: &TaskFields<'_>, workspace: &Workspace, deleting: bool) 
     too_low(&format!("{}.image", task.at), &image, &workspace.config, secrets_provider, backend.as_deref())
 }
 
-/// Returns why an image of Pulumi with a tag such as `3.197.0-nonroot` cannot run a stack. `at` is the image's field,
-/// `backend` the URL of the backend if the spec has it in clear.
+/// Returns why an image of Pulumi with a tag such as `3.197.0-nonroot` cannot run a stack. `at` is
+/// the image's field, `backend` the URL of the backend if the spec has it in clear.
 fn too_low(
     at: &str,
     image: &str,
@@ -45,8 +47,8 @@ fn too_low(
     })
 }
 
-/// Returns whether the second run of an old Pulumi uses another secrets provider: it has no `Pulumi.STACK.yaml` and does not read
-/// the state's.
+/// Returns whether the second run of an old Pulumi uses another secrets provider: it has no
+/// `Pulumi.STACK.yaml` and does not read the state's.
 fn is_lost(provider: &str, backend: Option<&str>) -> bool {
     match provider {
         "" | "default" => false,
@@ -64,8 +66,8 @@ fn is_json(item: &ConfigItem) -> bool {
     }
 }
 
-/// The version of an image `…pulumi/pulumi…:<version>[-<variant>]`; the tag of any other image does not state its Pulumi's
-/// version.
+/// The version of an image `…pulumi/pulumi…:<version>[-<variant>]`; the tag of any other image does
+/// not state its Pulumi's version.
 fn version(image: &str) -> Option<[u64; 3]> {
     let (repository, tag) = image.split('@').next()?.rsplit_once(':')?;
     let mut names = repository.rsplit('/');

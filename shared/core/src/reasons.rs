@@ -1,6 +1,8 @@
-//! The reasons in conditions and Events. docs/messages.md lists all of them, with meaning and remedy.
+//! The reasons in conditions and Events. docs/messages.md lists all of them, with meaning and
+//! remedy.
 
-/// Declares a closed set of reasons that a user reads. Each variant has the spelling of its reason, a meaning, and a remedy.
+/// Declares a closed set of reasons that a user reads. Each variant has the spelling of its reason,
+/// a meaning, and a remedy.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$about:meta])* $name:ident { $($reason:ident: $meaning:literal, $remedy:literal;)* }) => {
@@ -54,7 +56,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
+    /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are
+    /// PKO's.
     StackReason {
         ApprovalRequired: "A plan of the changes waits for an approval.", "Approve or reject it, as the message says (docs/approval.md).";
         ApprovalUnguarded: "The cluster does not enforce who may approve, so no approval counts.", "Apply the admission policy that the message names.";
@@ -126,7 +129,8 @@ reasons! {
 }
 
 impl EventReason {
-    /// The command of `kubectl driftless` that shows more about the Stack of an Event with this reason.
+    /// The command of `kubectl driftless` that shows more about the Stack of an Event with this
+    /// reason.
     #[must_use]
     pub fn command(self) -> &'static str {
         match self {
@@ -163,8 +167,8 @@ impl EventReason {
 }
 
 reasons! {
-    /// Why an Update does not start yet: `status.driftless.waitingReason`, and the reason of its condition `Progressing`. A Workspace that is not
-    /// ready has the same reasons.
+    /// Why an Update does not start yet: `status.driftless.waitingReason`, and the reason of its
+    /// condition `Progressing`. A Workspace that is not ready has the same reasons.
     WaitReason {
         ApprovalRequired: "A Stack with the same Pulumi stack requires approvals.", "Change the Stack instead, or remove its annotation `driftless.dev/approval`.";
         ConcurrencyLimit: "A limit of concurrent runs is reached.", "Nothing; raise `MaxRuns` or `MaxRunsPerNamespace` if it lasts.";

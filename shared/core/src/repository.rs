@@ -2,11 +2,11 @@ use url::Url;
 
 use crate::{GitSource, Revision};
 
-/// Returns one name for a git repository however its URL is written: `host/owner/name` in lower case, without scheme, user, port
-/// and `.git`. `None` for a URL without a host, such as a path.
+/// Returns one name for a git repository however its URL is written: `host/owner/name` in lower
+/// case, without scheme, user, port and `.git`. `None` for a URL without a host, such as a path.
 ///
-/// A server has different ports for ssh and https, and the large hosts ignore case. Two repositories can have the same name, so
-/// it may serve for a hint but never for a decision.
+/// A server has different ports for ssh and https, and the large hosts ignore case. Two
+/// repositories can have the same name, so it may serve for a hint but never for a decision.
 #[must_use]
 pub fn repository(url: &str) -> Option<String> {
     let url = url.trim().to_lowercase();
@@ -25,8 +25,8 @@ pub fn repository(url: &str) -> Option<String> {
     (!host.is_empty() && !path.is_empty()).then(|| format!("{host}/{path}"))
 }
 
-/// Returns which part of a login the URL of a git repository contains. All users who may read the object could read it, so no
-/// such URL is fetched.
+/// Returns which part of a login the URL of a git repository contains. All users who may read the
+/// object could read it, so no such URL is fetched.
 #[must_use]
 pub fn login_in(url: &Url) -> Option<&'static str> {
     match url.scheme() {
@@ -45,11 +45,13 @@ pub fn git_refs(name: &str) -> Vec<String> {
     ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
 }
 
-/// Returns the variables that tell Pulumi, and a program, the commit that they run, because a task has no `.git`. Pulumi reads
-/// them where it finds no repository, and stores them with the update. Empty if `revision` is not a commit.
+/// Returns the variables that tell Pulumi, and a program, the commit that they run, because a task
+/// has no `.git`. Pulumi reads them where it finds no repository, and stores them with the update.
+/// Empty if `revision` is not a commit.
 ///
-/// `revision` is a commit, or Flux's `NAME@sha1:COMMIT`; `reference` is the branch, tag or ref if the revision has no name;
-/// `repository` is a [`repository`], and `dir` is the project's directory.
+/// `revision` is a commit, or Flux's `NAME@sha1:COMMIT`; `reference` is the branch, tag or ref if
+/// the revision has no name; `repository` is a [`repository`], and `dir` is the project's
+/// directory.
 #[must_use]
 pub fn git_variables(
     revision: &Revision,
@@ -80,8 +82,8 @@ pub fn git_variables(
 }
 
 impl GitSource {
-    /// Returns whether it may resolve to another commit when `pushed`, a full ref, moves. Only the server knows the branch of
-    /// `HEAD`.
+    /// Returns whether it may resolve to another commit when `pushed`, a full ref, moves. Only the
+    /// server knows the branch of `HEAD`.
     #[must_use]
     pub fn follows(&self, pushed: &str) -> bool {
         self.commit.is_empty() && (self.branch == "HEAD" || git_refs(&self.branch).iter().any(|git_ref| git_ref == pushed))

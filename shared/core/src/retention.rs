@@ -1,16 +1,19 @@
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a stored tree is kept. The age of a tree is that of its manifest; storing the tree again resets it.
+/// How long a stored tree is kept. The age of a tree is that of its manifest; storing the tree
+/// again resets it.
 ///
-/// A run starts only from a tree that [is usable](Self::is_usable); an older one counts as not stored and is stored again. A tree
-/// is deleted when it [has expired](Self::has_expired) and no Update names it. The grace period between the two is far longer
-/// than a reconciliation takes from its check of the age to the Update that names the tree. The deletion reads the Updates after
-/// the age, so it sees every Update that needs the tree.
+/// A run starts only from a tree that [is usable](Self::is_usable); an older one counts as not
+/// stored and is stored again. A tree is deleted when it [has expired](Self::has_expired) and no
+/// Update names it. The grace period between the two is far longer than a reconciliation takes from
+/// its check of the age to the Update that names the tree. The deletion reads the Updates after the
+/// age, so it sees every Update that needs the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The age up to which a new Update may name a tree.
     pub keep: SignedDuration,
-    /// How much older a tree is at least when it is deleted. Longer than any invocation of a function.
+    /// How much older a tree is at least when it is deleted. Longer than any invocation of a
+    /// function.
     pub grace: SignedDuration,
 }
 
@@ -37,14 +40,15 @@ impl Retention {
         now.duration_since(manifest) < self.keep
     }
 
-    /// Returns whether a request for the tree stores it again: early enough that no function's clock counts it as unusable first.
+    /// Returns whether a request for the tree stores it again: early enough that no function's
+    /// clock counts it as unusable first.
     #[must_use]
     pub fn wants_renewal(&self, manifest: Timestamp, now: Timestamp) -> bool {
         now.duration_since(manifest) >= self.keep - self.grace.min(self.keep / 2)
     }
 
-    /// Returns whether the tree may be deleted if no Update names it. A pack without a manifest is left from an interrupted store
-    /// or deletion.
+    /// Returns whether the tree may be deleted if no Update names it. A pack without a manifest is
+    /// left from an interrupted store or deletion.
     #[must_use]
     pub fn has_expired(&self, tree: StoredTree, now: Timestamp) -> bool {
         let age = |written: Timestamp| now.duration_since(written);

@@ -2,15 +2,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{LastUpdate, LastUpdateState, Stack, StackSpec};
 
-/// After this many counted failures there is no retry until something changes. The first failure of a generation is not counted,
-/// so a new generation gets four tries.
+/// After this many counted failures there is no retry until something changes. The first failure of
+/// a generation is not counted, so a new generation gets four tries.
 pub const MAX_FAILURES: i64 = 3;
 
 const FIRST_COOLDOWN_SECONDS: i64 = 10;
 const COOLDOWN_FACTOR: i64 = 3;
 const MAX_COOLDOWN_SECONDS: i64 = 24 * 60 * 60;
-/// As between the kubelet's pulls of an image: a Stack recovers within this time after the cause is gone. A failed attempt is billed for a
-/// minute.
+/// As between the kubelet's pulls of an image: a Stack recovers within this time after the cause is
+/// gone. A failed attempt is billed for a minute.
 const MAX_PLATFORM_COOLDOWN_SECONDS: i64 = 5 * 60;
 const MIN_RESYNC_SECONDS: i64 = 60;
 
@@ -19,14 +19,15 @@ const MIN_RESYNC_SECONDS: i64 = 60;
 pub(crate) enum Retry {
     /// A retry after this time.
     After(SignedDuration),
-    /// No retry until something changes: another process holds the lock, and `retryOnUpdateConflict` is not set.
+    /// No retry until something changes: another process holds the lock, and
+    /// `retryOnUpdateConflict` is not set.
     Conflict,
     /// No retry until something changes: it failed too often.
     GivenUp,
 }
 
-/// Decides whether a failure is retried. A Stack that is being deleted is always retried, because there may be no user left to
-/// change it.
+/// Decides whether a failure is retried. A Stack that is being deleted is always retried, because
+/// there may be no user left to change it.
 pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
     if let Some(platform) = stack.status.platform_failures {
         return Retry::After(platform_cooldown(platform.count));
@@ -44,15 +45,16 @@ pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
     }
 }
 
-/// The delay between a failure and its retry: 10 s, 30 s, 90 s, up to the spec's maximum, or from the spec's first delay. The
-/// first is never limited.
+/// The delay between a failure and its retry: 10 s, 30 s, 90 s, up to the spec's maximum, or from
+/// the spec's first delay. The first is never limited.
 #[must_use]
 pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
     let first = spec.retries.and_then(|retries| retries.first_backoff_seconds).unwrap_or(FIRST_COOLDOWN_SECONDS);
     capped(failures, first, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
 }
 
-/// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 5 min, without a limit on the retries.
+/// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 5 min, without
+/// a limit on the retries.
 #[must_use]
 pub fn platform_cooldown(count: i64) -> SignedDuration {
     capped(count.saturating_sub(1), FIRST_COOLDOWN_SECONDS, MAX_PLATFORM_COOLDOWN_SECONDS)

@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::{Drift, PlannedChanges, Previewed};
 
 crate::reasons! {
-    /// Why a run failed: the reason of an Update's condition `Failed`. The first three that PKO has are PKO's.
+    /// Why a run failed: the reason of an Update's condition `Failed`. The first three that PKO has
+    /// are PKO's.
     FailureReason {
         UpdateConflict: "Another process holds the lock of the Pulumi stack.", "See that no run is in progress elsewhere, then do what the message says.";
         InvalidAccessToken: "The backend refuses the access token.", "Correct the token in the Stack's environment.";
@@ -56,7 +57,8 @@ pub struct RunOutcome {
     pub conflict: bool,
     /// It was stopped before its end.
     pub interrupted: bool,
-    /// The platform failed: Pulumi never started, or the task was stopped from outside. It does not count as a failure.
+    /// The platform failed: Pulumi never started, or the task was stopped from outside. It does not
+    /// count as a failure.
     pub platform_failure: bool,
     /// The drift that a successful check found.
     pub drift: Option<Drift>,
@@ -77,8 +79,8 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
-    /// The outcome of a run of which only the end is known. A failure has a message, and a reason if a report names one that
-    /// this release knows.
+    /// The outcome of a run of which only the end is known. A failure has a message, and a reason
+    /// if a report names one that this release knows.
     #[must_use]
     pub fn new(failure: Option<(Option<FailureReason>, String)>, platform_failure: bool) -> Self {
         let succeeded = failure.is_none();

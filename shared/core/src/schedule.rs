@@ -3,7 +3,8 @@ use std::str::FromStr as _;
 use croner::Cron;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
-/// The occurrences of one cron expression are spread over this time, so that many Stacks do not start at once.
+/// The occurrences of one cron expression are spread over this time, so that many Stacks do not
+/// start at once.
 const SPREAD: SignedDuration = SignedDuration::from_mins(10);
 
 /// The shortest interval, because each occurrence costs a task.
@@ -24,8 +25,8 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// Reads a schedule: an interval such as `6h`, or five cron fields such as `0 3 * * *`, in an IANA time zone such as
-    /// `Europe/Berlin`; UTC without one.
+    /// Reads a schedule: an interval such as `6h`, or five cron fields such as `0 3 * * *`, in an
+    /// IANA time zone such as `Europe/Berlin`; UTC without one.
     ///
     /// # Errors
     /// The text is no schedule; the message gives an example of one.
@@ -50,8 +51,9 @@ impl Schedule {
         })
     }
 
-    /// The first occurrence after `after`. `own` differs per object and moves the occurrence: within the interval, or within ten
-    /// minutes and at most half of the time to the next occurrence. `None` at the end of the calendar.
+    /// The first occurrence after `after`. `own` differs per object and moves the occurrence:
+    /// within the interval, or within ten minutes and at most half of the time to the next
+    /// occurrence. `None` at the end of the calendar.
     #[must_use]
     pub fn next(&self, after: Timestamp, own: u64) -> Option<Timestamp> {
         let own = i64::try_from(own >> 1).unwrap_or(0);
@@ -79,7 +81,8 @@ impl Schedule {
     }
 }
 
-/// A number that spreads objects over time by their uid or name. FNV-1a: any stable hash with an even spread would do.
+/// A number that spreads objects over time by their uid or name. FNV-1a: any stable hash with an
+/// even spread would do.
 pub(crate) fn spread(uid: &str) -> u64 {
     uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -115,7 +118,8 @@ mod tests {
         assert_eq!(next("2026-01-01T00:00:00Z"), at("2026-01-01T02:00:00Z"));
         assert_eq!(next("2026-01-01T02:00:00Z"), at("2026-01-02T02:00:00Z"));
         assert_eq!(next("2026-07-01T02:00:00Z"), at("2026-07-02T01:00:00Z"));
-        // 02:30 does not exist on the day that summer time starts, and occurs twice on the day that it ends.
+        // 02:30 does not exist on the day that summer time starts, and occurs twice on the day that
+        // it ends.
         let schedule = Schedule::parse("30 2 * * *", Some("Europe/Berlin")).unwrap();
         let mut days = Vec::new();
         let mut time = at("2026-03-27T12:00:00Z");

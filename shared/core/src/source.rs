@@ -4,7 +4,8 @@ use crate::{
     ArtifactDigest, FetchFailure, Project, Readiness, Revision, SourceRef, SourceState, StackReason, StackStatus, TreeState,
 };
 
-/// A source that is missing, or whose fetch failed, is reconciled after this long even without an event.
+/// A source that is missing, or whose fetch failed, is reconciled after this long even without an
+/// event.
 pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
 
 /// The delay of a fetch that keeps failing doubles up to this maximum.
@@ -15,15 +16,17 @@ const FRESH_SECONDS: i64 = 30;
 
 /// The duration from which a fetch counts as slow.
 pub const SLOW_FETCH: SignedDuration = SignedDuration::from_secs(10);
-/// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses at most a tenth of one fetcher.
+/// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses
+/// at most a tenth of one fetcher.
 const REST_FACTOR: i32 = 9;
-/// The longest rest, reached when slow fetches keep failing and the rest doubles: a server that only stalls uses a fortieth of
-/// one fetcher.
+/// The longest rest, reached when slow fetches keep failing and the rest doubles: a server that
+/// only stalls uses a fortieth of one fetcher.
 const MAX_REST: SignedDuration = SignedDuration::from_hours(1);
 /// The maximum difference between the clocks of SQS and of a function.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
-/// The time after a fetch in which the source is not fetched again. `failures` counts fetches that failed in a row, this one included.
+/// The time after a fetch in which the source is not fetched again. `failures` counts fetches that
+/// failed in a row, this one included.
 #[must_use]
 pub fn rest(took: SignedDuration, failures: u32) -> SignedDuration {
     if took < SLOW_FETCH {
@@ -32,7 +35,8 @@ pub fn rest(took: SignedDuration, failures: u32) -> SignedDuration {
     took.saturating_mul(REST_FACTOR).saturating_mul(2_i32.saturating_pow(failures.saturating_sub(1))).min(MAX_REST)
 }
 
-/// Returns whether the fetch that began at `fetched` answers a request: it read the source after the request was sent.
+/// Returns whether the fetch that began at `fetched` answers a request: it read the source after
+/// the request was sent.
 #[must_use]
 pub fn is_answered(sent: Timestamp, fetched: Timestamp) -> bool {
     fetched.duration_since(sent) > SKEW
@@ -67,8 +71,9 @@ pub struct Verification<'a> {
 }
 
 impl SourceState {
-    /// The state of a source of Flux. The last good artifact is used even if the source is not ready, as by Flux's own consumers.
-    /// The artifact of a deleted object, and one whose required verification is missing, are not used.
+    /// The state of a source of Flux. The last good artifact is used even if the source is not
+    /// ready, as by Flux's own consumers. The artifact of a deleted object, and one whose required
+    /// verification is missing, are not used.
     #[must_use]
     pub fn of_flux(source: FluxSource<'_>) -> Self {
         let unfit = |why: String| Self::Unfit { why };
@@ -150,8 +155,8 @@ pub(crate) struct Fetch {
     pub(crate) ask: bool,
     /// When the next try is due, or the answer is overdue.
     pub(crate) next_reconciliation: Option<Timestamp>,
-    /// The fetch was requested. The fetcher hints the source when it answers, so that no requeue is needed: if a message is lost, the sweep
-    /// finds the answer overdue.
+    /// The fetch was requested. The fetcher hints the source when it answers, so that no requeue is
+    /// needed: if a message is lost, the sweep finds the answer overdue.
     pub(crate) is_asked: bool,
 }
 
@@ -168,7 +173,8 @@ pub(crate) fn fetch(
     let named = named(source);
     let TreeState::Absent { failure: Some(failure) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
-        // If exactly this was requested before, the answer is expected until the time of the requeue.
+        // If exactly this was requested before, the answer is expected until the time of the
+        // requeue.
         let asked = before.next_reconciliation.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
         let next_reconciliation = asked.or(Some(after(now, SOURCE_RETRY_SECONDS)));
         return Fetch { readiness, ask: asked.is_none(), next_reconciliation, is_asked: true };
@@ -181,7 +187,8 @@ pub(crate) fn fetch(
     // A user's request that comes while the source rests stays open until the rest ends.
     let (_, rests) = again_at(true, Timestamp::MIN);
     let (due, readiness) = again(insisted || before.readiness.as_ref() == Some(&rests));
-    // A request stays open until there is an answer younger than it. The time of the requeue shows when that answer is overdue.
+    // A request stays open until there is an answer younger than it. The time of the requeue shows
+    // when that answer is overdue.
     if let Some(next) = before.next_reconciliation.filter(|_| due.is_none_or(|due| due > now))
         && let (_, asked) = again(true)
         && before.readiness.as_ref() == Some(&asked)
@@ -195,8 +202,8 @@ pub(crate) fn fetch(
     Fetch { readiness, ask, next_reconciliation, is_asked: ask }
 }
 
-/// When a failed fetch is retried, `None` if not before the source changes, and the message about both. A request from a user
-/// does not wait.
+/// When a failed fetch is retried, `None` if not before the source changes, and the message about
+/// both. A request from a user does not wait.
 #[must_use]
 pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (Option<Timestamp>, String) {
     let FetchFailure { at, message, terminal, failures } = failure;
@@ -215,7 +222,8 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
     (due, format!("{message}; {next}"))
 }
 
-/// Returns the condition for a stored tree that cannot run. No task starts for a run that is known to fail.
+/// Returns the condition for a stored tree that cannot run. No task starts for a run that is known
+/// to fail.
 pub(crate) fn unusable(source: &SourceRef, revision: &Revision, project: Project) -> Option<Readiness> {
     let field = match source {
         SourceRef::Git(_) => "spec.repoDir",

@@ -20,9 +20,11 @@ pub struct StackStatus {
     pub last_update: Option<LastUpdate>,
     /// Outputs of the last successful `up`, secret ones masked.
     pub outputs: Option<BTreeMap<String, Value>>,
-    /// Name and runtime of the project of the last successful run, or of the last run if none succeeded.
+    /// Name and runtime of the project of the last successful run, or of the last run if none
+    /// succeeded.
     pub project: Option<(String, String)>,
-    /// Whether Pulumi's operation started in any of its runs, so that its stack may have resources; `None` if that is not known.
+    /// Whether Pulumi's operation started in any of its runs, so that its stack may have resources;
+    /// `None` if that is not known.
     pub operated: Option<bool>,
     /// Whether any of its runs started; `None` if another operator ran it and that is not known.
     pub ran: Option<bool>,
@@ -30,7 +32,8 @@ pub struct StackStatus {
     pub conflict: bool,
     /// The platform failures of the last runs; `None` if Pulumi decided how the last run ended.
     pub platform_failures: Option<PlatformFailures>,
-    /// The first of the Stacks that this one waits for. When that one succeeds, this one is reconciled.
+    /// The first of the Stacks that this one waits for. When that one succeeds, this one is
+    /// reconciled.
     pub waits_for: Option<String>,
     /// The state of drift.
     pub drift: DriftStatus,
@@ -44,9 +47,11 @@ pub struct StackStatus {
     pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.
     pub inputs: Option<String>,
-    /// The digest of the paths that the Stack uses in the tree of the last successful run, if it names them.
+    /// The digest of the paths that the Stack uses in the tree of the last successful run, if it
+    /// names them.
     pub scope: Option<String>,
-    /// When the next reconciliation is due without an event. The sweep repairs the loss of its message.
+    /// When the next reconciliation is due without an event. The sweep repairs the loss of its
+    /// message.
     pub next_reconciliation: Option<Timestamp>,
 }
 
@@ -63,7 +68,8 @@ impl StackStatus {
 pub struct PlatformFailures {
     /// The number, at least one.
     pub count: i64,
-    /// Pulumi has not run this generation and request yet: its first failure is still not counted, as in PKO.
+    /// Pulumi has not run this generation and request yet: its first failure is still not counted,
+    /// as in PKO.
     pub fresh: bool,
 }
 

@@ -80,7 +80,8 @@ pub fn is_synced(stack: &Stack, commit: &Revision, inputs: Option<&Inputs>, now:
             let why = adopted.or_else(|| drift::to_remediate(stack).filter(|_| has_run).map(|drift| Why::Drift(drift.count)));
             why.map_or(Sync::Synced, Sync::Run)
         }
-        // A resync would replace the plan of an adoption that waits for its approval, each time that it is due.
+        // A resync would replace the plan of an adoption that waits for its approval, each time
+        // that it is due.
         Sync::Run(resync @ Why::Resync(_)) => Sync::Run(adopted.filter(|_| !is_changed).unwrap_or(resync)),
         sync @ Sync::Run(_) => sync,
     }

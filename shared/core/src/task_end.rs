@@ -32,7 +32,8 @@ pub struct TaskEnd {
     pub at: Option<Timestamp>,
 }
 
-/// The remedy for a task that ran out of memory: the field for a Stack's run, and that for an Update made by hand.
+/// The remedy for a task that ran out of memory: the field for a Stack's run, and that for an
+/// Update made by hand.
 pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or \
                            spec.resources.limits.memory of the Workspace";
 
@@ -40,7 +41,8 @@ pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.s
 pub const MORE_DISK: &str = "give it a larger disk with spec.workspaceTemplate.spec.resources.limits.ephemeral-storage of the Stack, or \
                              spec.resources.limits.ephemeral-storage of the Workspace";
 
-/// The remedy for an image without a program that the run calls: the same fields, and the parameter of the installation.
+/// The remedy for an image without a program that the run calls: the same fields, and the parameter
+/// of the installation.
 pub const OTHER_IMAGE: &str = "name one that has it in spec.workspaceTemplate.spec.image of the Stack, in spec.image of the Workspace, or \
                                for a whole installation in the parameter RuntimeImages (docs/images.md)";
 
@@ -48,7 +50,8 @@ pub const OTHER_IMAGE: &str = "name one that has it in spec.workspaceTemplate.sp
 const KILLED: &str = "a signal killed the runner, most often because the task ran out of memory: set more memory with \
                       spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or spec.resources.limits.memory of the Workspace";
 
-/// The runner's exit code if its task has no run, or if S3 denies the read: S3 answers the same in both cases.
+/// The runner's exit code if its task has no run, or if S3 denies the read: S3 answers the same in
+/// both cases.
 pub const EXIT_NO_RUN: u8 = 40;
 /// The runner's exit code if S3 refuses its requests, so that it cannot report the reason.
 pub const EXIT_REFUSED: u8 = 41;
@@ -69,7 +72,8 @@ pub enum Cause {
 }
 
 /// ECS's message, in lower case, for an image that is not built for the task's processor:
-/// `CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'`.
+/// `CannotPullContainerError: image Manifest does not contain descriptor matching platform
+/// 'linux/amd64'`.
 const OTHER_ARCHITECTURE: &str = "descriptor matching platform";
 
 /// The remedy if the Workspace selects a processor that the image is not built for.
@@ -77,9 +81,9 @@ pub const SELECT_ARCHITECTURE: &str = "select another processor with the node la
                                        spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or remove the label";
 
 impl TaskEnd {
-    /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the
-    /// platform's failure, unless Driftless stopped the task: that is how an overdue run ends. `began` means that Pulumi may have
-    /// started.
+    /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a
+    /// missing report is the platform's failure, unless Driftless stopped the task: that is how an
+    /// overdue run ends. `began` means that Pulumi may have started.
     #[must_use]
     pub fn cause(&self, began: bool) -> Cause {
         match self.code {
@@ -90,7 +94,8 @@ impl TaskEnd {
         }
     }
 
-    /// Returns whether AWS or a person stops the task. A run that such a stop interrupts did not fail.
+    /// Returns whether AWS or a person stops the task. A run that such a stop interrupts did not
+    /// fail.
     #[must_use]
     pub fn is_taken_away(&self) -> bool {
         matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance | StopCode::Outside))
@@ -120,7 +125,8 @@ impl TaskEnd {
             ),
             (EXIT_UNREACHABLE, "the task cannot reach S3; check the route to it from the subnets"),
         ];
-        // Only the main container counts: an init container is the tenant's, and may exit with any code.
+        // Only the main container counts: an init container is the tenant's, and may exit with any
+        // code.
         let exit = exits.into_iter().find(|(code, _)| self.words.contains(&format!("pulumi: exit code {code}")));
         if let Some((_, remedy)) = exit {
             return remedy;

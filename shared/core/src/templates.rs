@@ -1,11 +1,13 @@
-//! What the templates of a Stack make of its Workspace and its Updates, and which templates are refused.
+//! What the templates of a Stack make of its Workspace and its Updates, and which templates are
+//! refused.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{DefaultSize, EmbeddedMetadata, Operation, TaskFields, duration, merge, metadata};
 
-/// The metadata of a template, and its spec merged over another. The error names the field that cannot be merged.
+/// The metadata of a template, and its spec merged over another. The error names the field that
+/// cannot be merged.
 pub fn merged<Spec: Serialize + DeserializeOwned + Clone>(
     field: &str,
     base: &Spec,
@@ -22,8 +24,8 @@ pub fn merged<Spec: Serialize + DeserializeOwned + Clone>(
     ))
 }
 
-/// Why a Workspace's spec with the template of a Stack merged over it is refused, as a message. The flags say whether it has
-/// `stacks` or `projectInfo`, which only the Stack's other fields set.
+/// Why a Workspace's spec with the template of a Stack merged over it is refused, as a message. The
+/// flags say whether it has `stacks` or `projectInfo`, which only the Stack's other fields set.
 #[must_use]
 pub fn workspace_refused(task: &TaskFields<'_>, has_stacks: bool, has_project: bool) -> Option<String> {
     let at = task.at;
@@ -48,7 +50,8 @@ pub fn update_refused(field: &str, operation: Option<&str>, ttl_after_completed:
     ttl.map(|ttl| format!("{field}.spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"))
 }
 
-/// Why the runs of a guarded Stack, whose template sets this operation, cannot have a plan, as a message.
+/// Why the runs of a guarded Stack, whose template sets this operation, cannot have a plan, as a
+/// message.
 #[must_use]
 pub fn unplannable(field: &str, operation: Option<&str>) -> Option<String> {
     let operation = operation.filter(|word| *word != Operation::Up.as_str())?;

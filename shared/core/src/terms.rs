@@ -1,4 +1,5 @@
-//! The terms of an Update that a Stack creates: what its run may do, and what the template of the Stack may change in it.
+//! The terms of an Update that a Stack creates: what its run may do, and what the template of the
+//! Stack may change in it.
 
 use crate::{Annotations, NewUpdate, Operation, PlanHash};
 
@@ -18,14 +19,15 @@ pub enum Purpose {
 pub enum Template {
     /// All of it.
     All,
-    /// All but its `type`, which applies to runs that create something. With it, a destroy would leave the resources in place and be
-    /// repeated for ever.
+    /// All but its `type`, which applies to runs that create something. With it, a destroy would
+    /// leave the resources in place and be repeated for ever.
     AllButOperation,
     /// The metadata. The spec is meant for runs that change resources.
     Metadata,
 }
 
-/// What the run of an Update may do. The template of the Stack cannot change the fields that PKO does not have.
+/// What the run of an Update may do. The template of the Stack cannot change the fields that PKO
+/// does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags of a run")]
 pub struct RunTerms {

@@ -18,11 +18,12 @@ impl Ttl {
     const LONGEST: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
     const LONGEST_WARNING: SignedDuration = SignedDuration::from_hours(24);
 
-    /// Reads the TTL of a Stack, a duration such as `72h` from its creation. The warning comes a day before the end, and of a short
-    /// TTL after its first half.
+    /// Reads the TTL of a Stack, a duration such as `72h` from its creation. The warning comes a
+    /// day before the end, and of a short TTL after its first half.
     ///
     /// # Errors
-    /// The text is no duration within the limits. The message is the end of a sentence, with the value and the remedy.
+    /// The text is no duration within the limits. The message is the end of a sentence, with the
+    /// value and the remedy.
     pub fn parse(text: &str, created: Timestamp, applied_by: Option<String>) -> Result<Self, String> {
         let is_valid = |ttl: &SignedDuration| *ttl >= Self::SHORTEST && *ttl <= Self::LONGEST;
         let parsed: SignedDuration = text
@@ -66,8 +67,8 @@ pub(crate) enum Life {
     Ended(Timestamp),
 }
 
-/// Decides what the TTL of a Stack leads to. A Stack is deleted only after its end was announced, and only where that destroys its
-/// resources and lasts.
+/// Decides what the TTL of a Stack leads to. A Stack is deleted only after its end was announced,
+/// and only where that destroys its resources and lasts.
 pub(crate) fn life(stack: &Stack, ttl: &Ttl, now: Timestamp) -> Life {
     let announced_at = ttl.ends.saturating_sub(ttl.warning).unwrap_or(Timestamp::MIN);
     if now < announced_at {

@@ -1,7 +1,7 @@
 use crate::{GitSource, MAX_PREREQUISITES, ResourceRef, SourceRef, Stack, paths};
 
-/// Why a spec is invalid: the field, its value and the remedy. `None` if it can be run. Errors in its source are ignored where no
-/// source is needed.
+/// Why a spec is invalid: the field, its value and the remedy. `None` if it can be run. Errors in
+/// its source are ignored where no source is needed.
 #[must_use]
 pub fn invalid_spec(stack: &Stack, needs_source: bool) -> Option<String> {
     let spec = &stack.spec;

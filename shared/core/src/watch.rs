@@ -1,7 +1,7 @@
 use std::str::FromStr;
 
-/// The namespace filter: in which namespaces an installation acts, by the label on the Namespace. Driftless touches nothing in
-/// the others.
+/// The namespace filter: in which namespaces an installation acts, by the label on the Namespace.
+/// Driftless touches nothing in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchNamespaces {
     /// In every namespace that is not labelled `false`.
@@ -11,8 +11,8 @@ pub enum WatchNamespaces {
 }
 
 impl WatchNamespaces {
-    /// Returns whether the filter includes a namespace, by the value of its label `driftless.dev/watch`. A value other than
-    /// `true` and `false` counts as no label.
+    /// Returns whether the filter includes a namespace, by the value of its label
+    /// `driftless.dev/watch`. A value other than `true` and `false` counts as no label.
     #[must_use]
     pub fn is_ours(self, label: Option<&str>) -> bool {
         match self {

@@ -2,8 +2,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::Schedule;
 
-/// A maintenance window that recurs: the runs of a Stack that change resources start within it. A run that has started continues
-/// after its end.
+/// A maintenance window that recurs: the runs of a Stack that change resources start within it. A
+/// run that has started continues after its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
     opens: Schedule,
@@ -14,8 +14,8 @@ impl Window {
     /// The longest window; a longer one is no limit in practice.
     const LONGEST: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-    /// Reads a window from the schedule of its opening, five cron fields in an IANA time zone (UTC without one), and its length
-    /// such as `4h`.
+    /// Reads a window from the schedule of its opening, five cron fields in an IANA time zone (UTC
+    /// without one), and its length such as `4h`.
     ///
     /// # Errors
     /// The schedule or the length is invalid. The message names which, and the remedy.
@@ -33,7 +33,8 @@ impl Window {
         Ok(Self { opens, length })
     }
 
-    /// When it opens next; `None` while it is open. Its length is elapsed time: a change of the clock within it does not alter it.
+    /// When it opens next; `None` while it is open. Its length is elapsed time: a change of the
+    /// clock within it does not alter it.
     #[must_use]
     pub fn closed_until(&self, now: Timestamp) -> Option<Timestamp> {
         // The last opening that a window could still be open from, or the next one.

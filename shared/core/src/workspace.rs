@@ -56,8 +56,8 @@ pub enum ConfigSource {
     Secret(KeyRef),
 }
 
-/// The environment that a Stack's spec requests. The spec is valid; an invalid reference was refused earlier and is left out
-/// here.
+/// The environment that a Stack's spec requests. The spec is valid; an invalid reference was
+/// refused earlier and is left out here.
 #[must_use]
 pub fn workspace(spec: &StackSpec) -> Workspace {
     let backend = spec.backend.iter().map(|url| plain_var("PULUMI_BACKEND_URL", url.clone()));

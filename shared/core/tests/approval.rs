@@ -190,7 +190,8 @@ fn stale_plan_touches_nothing_and_the_new_one_waits() {
     assert_ne!(created(&next).unwrap().current.name, stale);
 }
 
-/// The facts after the run of an approved plan of a changed Secret ended as stale, and found that plan.
+/// The facts after the run of an approved plan of a changed Secret ended as stale, and found that
+/// plan.
 fn after_stale_run_of_a_secret(found: Option<PlannedChanges>) -> Snapshot {
     let mut next = after_run(|outcome| {
         (outcome.succeeded, outcome.stale, outcome.plan) = (false, true, found.map(Box::new));
@@ -299,7 +300,8 @@ fn plan_for_a_changed_secret_waits_for_its_approval() {
     assert!(!skipped.effects.contains(&Effect::SpendApproval));
 }
 
-/// The facts while a plan of a changed Secret waits, made a minute ago, and a comparison in `seconds` since then has read `digest`.
+/// The facts while a plan of a changed Secret waits, made a minute ago, and a comparison in
+/// `seconds` since then has read `digest`.
 fn planned_secret(state: PlanState, digest: &str, seconds: i64) -> Snapshot {
     let mut stack = waiting(three_created());
     stack.spec.default_resync_seconds = 600;
@@ -330,7 +332,8 @@ fn secret_that_changes_once_more_gets_its_own_plan() {
         assert_eq!(waiting.stack.status.next_reconciliation, Some(due), "{state:?}");
         assert_eq!(plan_at(&waiting, due).effects, [Effect::CompareInputs], "{state:?}");
     }
-    // The digest is the one that the preview read, or that of the preview before if it reported none.
+    // The digest is the one that the preview read, or that of the preview before if it reported
+    // none.
     let mut next = planned_secret(PlanState::Rejected, "v2", 5);
     let planning = plan_of(&next);
     let run = Run { name: proposed(&planning).unwrap().current.name.clone(), ..run(Operation::Preview) };

@@ -78,7 +78,8 @@ fn stack_is_deleted_at_its_announced_end() {
     assert_eq!(over.effects, [Effect::DeleteStack]);
     assert_eq!(condition(&over), format!("Reconciling/Expired: TTL ended at {ends}; Stack is being deleted"));
 
-    // Not while it is suspended or a run is live, and not after the annotation was raised or removed.
+    // Not while it is suspended or a run is live, and not after the annotation was raised or
+    // removed.
     let kept = |change: fn(&mut Snapshot)| {
         let mut snapshot = snapshot.clone();
         change(&mut snapshot);

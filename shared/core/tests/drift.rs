@@ -191,7 +191,8 @@ fn requested_remediation_runs_an_update_with_refresh() {
         asked.stack.status.last_update = Some(last_update(Failed, 0, 60));
         assert!(created(&plan(&asked)).is_some_and(|new| new.refresh && new.message.starts_with("Backoff")));
 
-        // It ends when an update that refreshes has succeeded; one without a refresh does not fix drift.
+        // It ends when an update that refreshes has succeeded; one without a refresh does not fix
+        // drift.
         asked.stack.status.current_update = Some(new.current.clone());
         for (refresh, verdict) in [(true, DriftVerdict::Remediated), (false, DriftVerdict::Found(drift(2)))] {
             asked.run = RunState::Ended(Run { refresh, ..run(Operation::Up) }, outcome(true));
@@ -274,7 +275,8 @@ fn only_its_own_end_ends_an_adoption() {
     let mut asked = drifted();
     asked.stack.status.drift.checked = Some(ago(600));
     asked.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
-    // A check that was live when the adoption was requested ends before it, with it, and before its retry.
+    // A check that was live when the adoption was requested ends before it, with it, and before its
+    // retry.
     let adopting = Run { adopts: true, ..run(Operation::Refresh) };
     let failed = RunState::Ended(adopting, outcome(false));
     let retried = LastUpdate { operation: Some(Operation::Refresh), ..last_update(Failed, 0, 5) };

@@ -1,4 +1,5 @@
-//! A request for a run also retries a fetch that failed permanently, and stays open until it has an answer.
+//! A request for a run also retries a fetch that failed permanently, and stays open until it has an
+//! answer.
 
 mod support;
 

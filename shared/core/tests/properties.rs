@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
 use support::*;
 
-/// Around the time of the reconciliation: long ago, just now, ahead. Seldom at an end of the calendar, because a user who may
-/// write a status can write any time.
+/// Around the time of the reconciliation: long ago, just now, ahead. Seldom at an end of the
+/// calendar, because a user who may write a status can write any time.
 fn time() -> impl Strategy<Value = Timestamp> {
     let near = (-200_i64..200, 0_i32..3).prop_map(|(seconds, nanoseconds)| ago(seconds) + SignedDuration::new(0, nanoseconds));
     let end = (0_i64..7200, any::<bool>()).prop_map(|(seconds, last)| {
@@ -331,7 +331,8 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_reconciliation =
         plan.status.next_reconciliation.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
-    // The inputs of an update that was recorded are what the next comparison uses; those of a plan are applied with it.
+    // The inputs of an update that was recorded are what the next comparison uses; those of a plan
+    // are applied with it.
     let [now, before] = [&plan.status, &snapshot.stack.status].map(|status| status.last_update.as_ref().map(|last| &last.name));
     if let Some(inputs) = next.inputs.as_mut().filter(|_| now != before) {
         inputs.changed = false;
@@ -393,7 +394,8 @@ proptest! {
     fn second_reconciliation_of_the_same_facts_does_nothing(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
         let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
-        // A failure that is due, or that a user asks to retry, leads to one more request at once, until the answer is due.
+        // A failure that is due, or that a user asks to retry, leads to one more request at once,
+        // until the answer is due.
         let asked_for = snapshot.stack.reconcile_request != snapshot.stack.status.observed_reconcile_request;
         let retried = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
             if asked_for || now().duration_since(failure.at) >= SignedDuration::from_secs(30));

@@ -6,7 +6,8 @@ use std::{collections::BTreeSet, process::Command};
 const FORBIDDEN: [&str; 12] =
     ["tokio", "futures", "kube", "k8s-openapi", "aws-", "lambda", "reqwest", "hyper", "rustls", "rand", "getrandom", "chrono"];
 
-/// `cargo tree` and not `cargo metadata`: the latter includes features that other members of the workspace enable.
+/// `cargo tree` and not `cargo metadata`: the latter includes features that other members of the
+/// workspace enable.
 #[test]
 fn core_depends_on_nothing_that_could_act() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

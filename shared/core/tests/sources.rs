@@ -80,7 +80,8 @@ fn failed_fetch_is_reported_and_retried_unless_terminal() {
     assert_eq!(waits, [30, 60, 120, 480, 600]);
 }
 
-/// A Stack on a branch of a git repository, run at "aaa"; git was polled `seconds` ago and had `revision`.
+/// A Stack on a branch of a git repository, run at "aaa"; git was polled `seconds` ago and had
+/// `revision`.
 fn on_git(revision: &str, seconds: i64) -> Snapshot {
     let mut last = last_update(LastUpdateState::Succeeded, 0, 600);
     (last.last_attempted_commit, last.last_successful_commit) = ("aaa".into(), "aaa".into());

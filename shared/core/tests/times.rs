@@ -1,5 +1,5 @@
-//! Times and periods at the limits of their types: a user can write them into a spec or a status, and no reconciliation fails on
-//! them.
+//! Times and periods at the limits of their types: a user can write them into a spec or a status,
+//! and no reconciliation fails on them.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The list of the runs with a slot and the waiting ones: an annotation of a Lease in the system's own namespace.
+//! The list of the runs with a slot and the waiting ones: an annotation of a Lease in the system's
+//! own namespace.
 
 use driftless_contract::{keys, to_json};
 use driftless_core::Admissions;
@@ -7,8 +8,8 @@ use kube::{ResourceExt as _, core::ObjectMeta};
 
 use crate::{Cluster, Result};
 
-/// The list and its Lease; a new one if it does not exist. An unreadable list counts as empty: for a time the limits may be
-/// exceeded, which is better than no runs at all.
+/// The list and its Lease; a new one if it does not exist. An unreadable list counts as empty: for
+/// a time the limits may be exceeded, which is better than no runs at all.
 ///
 /// # Errors
 /// Those of the call.

@@ -44,19 +44,24 @@ use crate::{
 const PAGE: u32 = 500;
 /// A larger page is not read to its end, so that no tenant's objects fill a function's memory.
 const PAGE_BYTES: usize = 8 << 20;
-/// A list whose page is too large is read again with this many objects per page: etcd stores at most 1.5 MiB of each.
+/// A list whose page is too large is read again with this many objects per page: etcd stores at
+/// most 1.5 MiB of each.
 const FEW: u32 = 5;
 /// How long the cluster may be silent within an answer: a function's own time is short.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The time limit of a new connection, TLS included. A cluster that drops packets costs a function's batch this time.
+/// The time limit of a new connection, TLS included. A cluster that drops packets costs a
+/// function's batch this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// An API server counts as unreachable after this many requests in a row without an answer: a single one may have requested much.
+/// An API server counts as unreachable after this many requests in a row without an answer: a
+/// single one may have requested much.
 const UNANSWERED: u32 = 3;
-/// Tries after a 429, 503 or 504. Few, because redelivery and later reconciliations are the outer retry.
+/// Tries after a 429, 503 or 504. Few, because redelivery and later reconciliations are the outer
+/// retry.
 const RETRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// The number of requests that may wait in the client; a function sends one at a time, or a handful at once.
+/// The number of requests that may wait in the client; a function sends one at a time, or a handful
+/// at once.
 const WAITING: usize = 64;
 /// The API server's limit for an Event's note.
 const NOTE_BYTES: usize = 1024;
@@ -75,8 +80,9 @@ pub struct Client {
 struct Seen {
     /// The API server answered 401.
     refused: AtomicBool,
-    /// Requests without an answer since the last answer. For an API server that has never answered this client, one more request
-    /// reaches [`UNANSWERED`]; a connection that timed out counts as that many.
+    /// Requests without an answer since the last answer. For an API server that has never answered
+    /// this client, one more request reaches [`UNANSWERED`]; a connection that timed out counts as
+    /// that many.
     unanswered: AtomicU32,
     /// The answers of [`Cluster::watch_label`], by namespace. A missing namespace is not kept.
     labels: Mutex<HashMap<String, Option<String>>>,
@@ -89,8 +95,8 @@ impl Default for Seen {
 }
 
 impl Client {
-    /// A client with this configuration; connects with the first call. `manager` is the field manager of all writes:
-    /// `driftless-<function>`.
+    /// A client with this configuration; connects with the first call. `manager` is the field
+    /// manager of all writes: `driftless-<function>`.
     pub fn new(mut config: Config, manager: &'static str) -> Result<Self> {
         let certificate_authority =
             config.root_cert.as_ref().map(|certificates| certificates.iter().map(|der| pem(der)).collect());
@@ -143,8 +149,9 @@ impl Client {
         &self.kube
     }
 
-    /// A page as text, or a smaller page at the same position. An expired token is replaced by one that continues at the same
-    /// position in the present list. `None` if even a few objects are too large for this function's memory.
+    /// A page as text, or a smaller page at the same position. An expired token is replaced by one
+    /// that continues at the same position in the present list. `None` if even a few objects are
+    /// too large for this function's memory.
     async fn page_text(&self, list: &Request, mut params: ListParams) -> kube::Result<Option<Vec<u8>>> {
         let mut text = self.text(list, &params).await;
         if let Err(kube::Error::Api(status)) = &text
@@ -178,8 +185,8 @@ impl Client {
         }
     }
 
-    /// Reads, and retries once after a transient error: a connection that died while the function was frozen fails the first
-    /// request on it. An unreachable API server is not asked again.
+    /// Reads, and retries once after a transient error: a connection that died while the function
+    /// was frozen fails the first request on it. An unreachable API server is not asked again.
     async fn again<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
         match read().await {
             Err(Error::Transient { call, message }) if !self.is_unreachable() => {
@@ -478,14 +485,15 @@ fn call<K: Object>(verb: &str, object: &K) -> String {
     format!("{verb} {} {namespace}/{name}", K::kind(&()))
 }
 
-/// The namespace and the name of an object. Every written object has both; the API server refuses any other.
+/// The namespace and the name of an object. Every written object has both; the API server refuses
+/// any other.
 fn place<K: Object>(object: &K) -> (&str, &str) {
     let meta = object.meta();
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-/// Returns whether it can be part of a URL's path unchanged. Names come from tenants: a name that is a path would reach another
-/// namespace with Driftless's rights. No object has such a name.
+/// Returns whether it can be part of a URL's path unchanged. Names come from tenants: a name that
+/// is a path would reach another namespace with Driftless's rights. No object has such a name.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))

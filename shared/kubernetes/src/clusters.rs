@@ -8,18 +8,21 @@ use secrecy::ExposeSecret as _;
 
 use crate::{Client, Error, Result, kubeconfig::Entry};
 
-/// How long a client is kept. An invocation uses its client to its end, for 5 minutes at most: together they stay within 14 of
-/// the 15 minutes of an EKS token. It is also how long a replaced kubeconfig stays in use.
+/// How long a client is kept. An invocation uses its client to its end, for 5 minutes at most:
+/// together they stay within 14 of the 15 minutes of an EKS token. It is also how long a replaced
+/// kubeconfig stays in use.
 const KEPT: SignedDuration = SignedDuration::from_mins(9);
 
-/// How long an instance keeps the labels of namespaces. A reconciliation that started before a label changed may act for longer.
+/// How long an instance keeps the labels of namespaces. A reconciliation that started before a
+/// label changed may act for longer.
 pub const LABELS_KEPT: SignedDuration = SignedDuration::from_secs(15);
 
-/// How long an instance does not call an unreachable cluster. Shorter than the time between two sweeps, so that each sweep tries.
+/// How long an instance does not call an unreachable cluster. Shorter than the time between two
+/// sweeps, so that each sweep tries.
 const AWAY: SignedDuration = SignedDuration::from_secs(45);
 
-/// The clusters that the functions serve: each is a context of one kubeconfig, with the name of the cluster. The kubeconfig is
-/// the text of a secret.
+/// The clusters that the functions serve: each is a context of one kubeconfig, with the name of the
+/// cluster. The kubeconfig is the text of a secret.
 pub struct Clusters<K> {
     keyring: K,
     secret: String,
@@ -61,16 +64,19 @@ impl Standing {
 }
 
 impl<K: Keyring> Clusters<K> {
-    /// The contexts of the kubeconfig in `secret`, a name or an ARN. `manager` as in [`Client::new`].
+    /// The contexts of the kubeconfig in `secret`, a name or an ARN. `manager` as in
+    /// [`Client::new`].
     #[must_use]
     pub fn new(keyring: K, secret: String, manager: &'static str) -> Self {
         Self { keyring, secret, manager, clients: Mutex::default() }
     }
 
-    /// The client of a cluster, which is cached. The secret is read again if the client was not used recently, or if the API
-    /// server rejected its credentials. An unreachable cluster is a transient error for [`AWAY`].
+    /// The client of a cluster, which is cached. The secret is read again if the client was not
+    /// used recently, or if the API server rejected its credentials. An unreachable cluster is a
+    /// transient error for [`AWAY`].
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
-        // Held while connecting, so that messages that are handled concurrently share one client and one read of the secret.
+        // Held while connecting, so that messages that are handled concurrently share one client
+        // and one read of the secret.
         let mut clients = self.clients.lock().await;
         if let Some(Kept { client, made, used, labels }) = clients.get_mut(cluster) {
             match Standing::of(*made, *used, client.is_refused(), client.is_unreachable(), now) {

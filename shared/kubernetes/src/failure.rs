@@ -7,8 +7,8 @@ use kube::core::Status;
 
 use crate::Error;
 
-/// Classifies a failed call. The API server's message is passed on, but no body that does not decode, because it could be a
-/// Secret's.
+/// Classifies a failed call. The API server's message is passed on, but no body that does not
+/// decode, because it could be a Secret's.
 pub(crate) fn failure(call: String, error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) => answer(call, *status),
@@ -24,7 +24,8 @@ pub(crate) fn failure(call: String, error: kube::Error) -> Error {
     }
 }
 
-/// The same for a write to an object that was read: if the object no longer exists, that is a conflict.
+/// The same for a write to an object that was read: if the object no longer exists, that is a
+/// conflict.
 pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) if status.is_not_found() && !is_about_namespace(&status) => {
@@ -80,7 +81,8 @@ fn answer(call: String, status: Status) -> Error {
         403 if terminating => Error::NamespaceTerminating { call, message },
         404 if gone => Error::NamespaceTerminating { call, message },
         409 => Error::Conflict { call, message },
-        // 401: the next reconciliation has other credentials, see `Clusters`. 410: a page's token expired, the list starts again.
+        // 401: the next reconciliation has other credentials, see `Clusters`. 410: a page's token
+        // expired, the list starts again.
         401 | 408 | 410 | 429 | 500.. => Error::Transient { call, message },
         _ => Error::Permanent { call, message },
     }

@@ -1,4 +1,5 @@
-//! Reads one cluster from a kubeconfig, without access to files and programs. No error repeats a value that could be secret.
+//! Reads one cluster from a kubeconfig, without access to files and programs. No error repeats a
+//! value that could be secret.
 
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster, NamedContext};
 use secrecy::SecretString;
@@ -84,7 +85,8 @@ fn unknown(name: &str, contexts: &[NamedContext]) -> String {
     format!("cluster {name:?} not found; the contexts of the kubeconfig are {}", known.join(", "))
 }
 
-/// Refuses settings that need a file, a plugin or a proxy, or that would send credentials in clear text.
+/// Refuses settings that need a file, a plugin or a proxy, or that would send credentials in clear
+/// text.
 fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
     let server: Option<http::Uri> = cluster.server.as_deref().and_then(|server| server.parse().ok());
     if server.is_some_and(|server| server.scheme_str() == Some("http") && !is_this_machine(&server)) {
@@ -117,7 +119,8 @@ fn is_this_machine(server: &http::Uri) -> bool {
     host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The EKS cluster of the program's token. `env`, such as the author's AWS profile, has no meaning here.
+/// The EKS cluster of the program's token. `env`, such as the author's AWS profile, has no meaning
+/// here.
 fn eks(exec: &ExecConfig) -> Result<Eks, String> {
     let command = exec.command.as_deref().unwrap_or_default();
     let verb: &[&str] = match command.rsplit(['/', '\\']).next().map(|name| name.trim_end_matches(".exe")) {

@@ -1,4 +1,5 @@
-//! The Kubernetes port of the functions: a trait beside its one real implementation; the simulation has the other.
+//! The Kubernetes port of the functions: a trait beside its one real implementation; the simulation
+//! has the other.
 
 pub mod admissions;
 mod call;
@@ -32,8 +33,8 @@ pub use watch::{WATCH, Watch};
 /// The maximum number of objects that [`Cluster::of_cluster`] reads.
 pub const MAX_OF_CLUSTER: usize = 200;
 
-/// Reads what decides about a namespace: all objects of a kind that belongs to the cluster, and the Namespace, empty if it does not
-/// exist. The inner `Err` says why they cannot be read.
+/// Reads what decides about a namespace: all objects of a kind that belongs to the cluster, and the
+/// Namespace, empty if it does not exist. The inner `Err` says why they cannot be read.
 pub async fn rules_of<C: Cluster>(
     cluster: &C,
     (api_version, plural): (&str, &str),
@@ -80,7 +81,8 @@ pub enum Error {
         /// The API server's message.
         message: String,
     },
-    /// A retry may succeed: throttled, timed out, unavailable, or refused with credentials that may have been replaced.
+    /// A retry may succeed: throttled, timed out, unavailable, or refused with credentials that may
+    /// have been replaced.
     #[error("{call}: {message}")]
     Transient {
         /// The call.
@@ -96,7 +98,8 @@ pub enum Error {
         /// The API server's message.
         message: String,
     },
-    /// The object exists, and this release cannot read it, because a tenant chose its content. Only a change of the object helps.
+    /// The object exists, and this release cannot read it, because a tenant chose its content. Only
+    /// a change of the object helps.
     #[error("{call}: {message}")]
     Unreadable {
         /// The call.
@@ -186,7 +189,8 @@ pub struct Page<K> {
     pub next: Option<String>,
 }
 
-/// The merge patch of [`Cluster::patch_metadata`]. It contains the version, so that a concurrent change is a conflict.
+/// The merge patch of [`Cluster::patch_metadata`]. It contains the version, so that a concurrent
+/// change is a conflict.
 #[must_use]
 pub fn metadata_patch<K: Object>(object: &K) -> serde_json::Value {
     let ObjectMeta { uid, resource_version, finalizers, annotations, .. } = object.meta();
@@ -204,41 +208,47 @@ pub trait Cluster {
     fn endpoint(&self) -> Endpoint;
     /// The object, if it exists; [`Error::Unreadable`] if this release cannot read it.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
-    /// An object of a kind that is known only at run time; one without a namespace is of the cluster. [`Error::Permanent`] for a kind that is not served or cannot be read.
+    /// An object of a kind that is known only at run time; one without a namespace is of the
+    /// cluster. [`Error::Permanent`] for a kind that is not served or cannot be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
-    /// All objects of a kind that belongs to the cluster. Empty for a kind without a definition. [`Error::Permanent`] if there are more
-    /// than [`MAX_OF_CLUSTER`], or they cannot be read.
+    /// All objects of a kind that belongs to the cluster. Empty for a kind without a definition.
+    /// [`Error::Permanent`] if there are more than [`MAX_OF_CLUSTER`], or they cannot be read.
     fn of_cluster(&self, api_version: &str, plural: &str) -> impl Future<Output = Result<Vec<DynamicObject>>>;
-    /// The first page, or the one at `from`, of the selected objects of a namespace, or of all. An object that exists the whole
-    /// time is on one of the pages; one that is created or deleted between two of them may be.
+    /// The first page, or the one at `from`, of the selected objects of a namespace, or of all. An
+    /// object that exists the whole time is on one of the pages; one that is created or deleted
+    /// between two of them may be.
     fn page<K: Object>(
         &self,
         namespace: Option<&str>,
         selector: Selector<'_>,
         from: Option<&str>,
     ) -> impl Future<Output = Result<Page<K>>>;
-    /// The value of the label [`WATCH`] of a Namespace, if it has one; `None` if the Namespace does not exist.
+    /// The value of the label [`WATCH`] of a Namespace, if it has one; `None` if the Namespace does
+    /// not exist.
     fn watch_label(&self, namespace: &str) -> impl Future<Output = Result<Option<Option<String>>>>;
-    /// Makes the next [`Cluster::watch_label`] of a namespace read the label, if an implementation caches it.
+    /// Makes the next [`Cluster::watch_label`] of a namespace read the label, if an implementation
+    /// caches it.
     fn forget_label(&self, _namespace: &str) {}
     /// The values of that label on all Namespaces that have it, by name.
     fn watch_labels(&self) -> impl Future<Output = Result<BTreeMap<String, String>>>;
     /// Creates an object; [`Error::Conflict`] if it exists.
     fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Writes an object's metadata and spec over the version that was read. Fields of a user's object that its type here lacks
-    /// are lost.
+    /// Writes an object's metadata and spec over the version that was read. Fields of a user's
+    /// object that its type here lacks are lost.
     fn replace<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Writes an object's finalizers and annotations over the version that was read, and leaves the rest as the user wrote it. It
-    /// removes no annotation.
+    /// Writes an object's finalizers and annotations over the version that was read, and leaves the
+    /// rest as the user wrote it. It removes no annotation.
     fn patch_metadata<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Writes an object's status over the version that was read.
     fn replace_status<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Server-side apply of the object's fields, with ownership taken from other field managers.
     fn apply<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Deletes exactly this version of an object; succeeds if it no longer exists, [`Error::Conflict`] if it changed.
+    /// Deletes exactly this version of an object; succeeds if it no longer exists,
+    /// [`Error::Conflict`] if it changed.
     fn delete<K: Object>(&self, object: &K) -> impl Future<Output = Result<()>>;
-    /// A token of a `ServiceAccount`, and when it expires: after `seconds`, or at the API server's choice. Without an
-    /// `audience` it is for the API server. [`Error::NamespaceTerminating`] if the namespace is terminating.
+    /// A token of a `ServiceAccount`, and when it expires: after `seconds`, or at the API server's
+    /// choice. Without an `audience` it is for the API server. [`Error::NamespaceTerminating`] if
+    /// the namespace is terminating.
     fn service_account_token(
         &self,
         namespace: &str,
@@ -246,7 +256,8 @@ pub trait Cluster {
         audience: Option<&str>,
         seconds: u32,
     ) -> impl Future<Output = Result<(SecretString, Timestamp)>>;
-    /// Publishes an Event about an object, with a note of at most 1024 bytes. A failure is logged and fails no reconciliation.
+    /// Publishes an Event about an object, with a note of at most 1024 bytes. A failure is logged
+    /// and fails no reconciliation.
     fn event<K: Object>(
         &self,
         regarding: &K,

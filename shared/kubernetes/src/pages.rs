@@ -4,11 +4,12 @@ use std::marker::PhantomData;
 
 use crate::{Cluster, Error, Object, Page, Result, Selector};
 
-/// The maximum number of pages in a list. An API server that invents page tokens would otherwise keep a function busy until its
-/// timeout.
+/// The maximum number of pages in a list. An API server that invents page tokens would otherwise
+/// keep a function busy until its timeout.
 const MAX_PAGES: usize = 1000;
 
-/// The pages of a list. A function holds one page at a time, because the objects of a tenant may exceed its memory.
+/// The pages of a list. A function holds one page at a time, because the objects of a tenant may
+/// exceed its memory.
 pub struct Pages<'a, C, K> {
     cluster: &'a C,
     namespace: Option<&'a str>,

@@ -17,9 +17,9 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Returns whether the filter includes a namespace, by its label now or up to [`crate::LABELS_KEPT`] ago. A negative answer
-    /// is read again, because no event repeats a dropped hint. A namespace that no longer exists has no objects of another
-    /// operator.
+    /// Returns whether the filter includes a namespace, by its label now or up to
+    /// [`crate::LABELS_KEPT`] ago. A negative answer is read again, because no event repeats a
+    /// dropped hint. A namespace that no longer exists has no objects of another operator.
     ///
     /// # Errors
     /// Those of the call.

@@ -1,8 +1,9 @@
 //! Unpacks a tar archive, compressed with gzip or plain, as a stream.
 //!
-//! Tar readers disagree about archives that state something twice, hide content behind the end, or misuse a field: an archive
-//! that one reader has checked may be another one to the next. This reader only accepts the form that common tools write, and
-//! refuses whatever has more than one meaning.
+//! Tar readers disagree about archives that state something twice, hide content behind the end, or
+//! misuse a field: an archive that one reader has checked may be another one to the next. This
+//! reader only accepts the form that common tools write, and refuses whatever has more than one
+//! meaning.
 
 use std::{
     cell::Cell,
@@ -33,10 +34,12 @@ const DEFLATE: Refusal = Refusal::Damaged("its compressed data or checksum is in
 const NUMBER: Refusal = Refusal::Damaged("a number in a header is malformed");
 const EXTENDED: Refusal = Refusal::Damaged("an extended header is malformed");
 
-/// Reads an archive to its end, checks it and appends the files' content to `spool`. Holds a few buffers and the list of entries
-/// in memory. Of the modes only the executable bit is kept. A caller with a digest for `archive` verifies it first.
+/// Reads an archive to its end, checks it and appends the files' content to `spool`. Holds a few
+/// buffers and the list of entries in memory. Of the modes only the executable bit is kept. A
+/// caller with a digest for `archive` verifies it first.
 ///
-/// A Helm chart is an archive like any other: its files are in one directory, which has the name of the chart.
+/// A Helm chart is an archive like any other: its files are in one directory, which has the name of
+/// the chart.
 pub fn unpack(archive: impl Read, limits: &Limits, spool: impl Write) -> Result<Tree, Error> {
     let compressed = Cell::new(0);
     let mut archive = Counted { inner: archive, bytes: &compressed };
@@ -54,8 +57,9 @@ pub fn unpack(archive: impl Read, limits: &Limits, spool: impl Write) -> Result<
     builder.finish()
 }
 
-/// Returns whether a file with this beginning is compressed; refuses a file that is no archive. OCI artifacts that are copied
-/// unchanged, and the indexes of Helm repositories, have the name of an archive and any content.
+/// Returns whether a file with this beginning is compressed; refuses a file that is no archive. OCI
+/// artifacts that are copied unchanged, and the indexes of Helm repositories, have the name of an
+/// archive and any content.
 fn is_gzip(head: &[u8]) -> Result<bool, Refusal> {
     let known: [(&[u8], &str); 4] =
         [(b"PK", "a zip archive"), (b"\xfd7zXZ", "an xz file"), (b"\x28\xb5\x2f\xfd", "a zstd file"), (b"BZh", "a bzip2 file")];
@@ -256,7 +260,8 @@ impl Described {
         }
     }
 
-    /// Reads PAX's records. Those of a global header apply to all entries that follow, which only some readers honour.
+    /// Reads PAX's records. Those of a global header apply to all entries that follow, which only
+    /// some readers honour.
     fn records(&mut self, is_global: bool, mut content: &[u8]) -> Result<(), Refusal> {
         while !content.is_empty() {
             let (key, value, rest) = record(content).ok_or(EXTENDED)?;
@@ -282,8 +287,9 @@ fn once<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Re
     place.replace(value).map_or(Ok(()), |_| Err(Refusal::StatedTwice { what }))
 }
 
-/// The first of PAX's records, `<length> <key>=<value>\n` where the length counts all of it, and the rest. A value may have line
-/// breaks, but some readers take the text after one for another record.
+/// The first of PAX's records, `<length> <key>=<value>\n` where the length counts all of it, and
+/// the rest. A value may have line breaks, but some readers take the text after one for another
+/// record.
 fn record(content: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = content.iter().position(|byte| *byte == b' ')?;
     let length = usize::try_from(decimal(&content[..space])?).ok()?;
@@ -318,7 +324,8 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// The decoder's output, within the limits. A refusal travels as a [`Refusal`] within an [`io::Error`].
+/// The decoder's output, within the limits. A refusal travels as a [`Refusal`] within an
+/// [`io::Error`].
 struct Inflated<'a> {
     content: Box<dyn Read + 'a>,
     size: u64,

@@ -23,7 +23,8 @@ impl Algorithm {
         [(Self::Sha256, "sha256", 64), (Self::Sha384, "sha384", 96), (Self::Sha512, "sha512", 128), (Self::Blake3, "blake3", 64)];
 }
 
-/// The digest of some content: `<algorithm>:<lower-case hex>`. Its text contains only letters, digits and one colon.
+/// The digest of some content: `<algorithm>:<lower-case hex>`. Its text contains only letters,
+/// digits and one colon.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -171,7 +172,8 @@ fn hex(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(bytes)
 }
 
-/// The content does not match. The error does not contain the actual digest, which would be an oracle for the content of others.
+/// The content does not match. The error does not contain the actual digest, which would be an
+/// oracle for the content of others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content does not match its digest {expected}")]
 pub struct DigestMismatch {

@@ -1,14 +1,17 @@
 //! Digests, the unpacking of untrusted archives, and the stored form of a tree.
 //!
-//! A tree is stored as two objects. The *manifest* is a JSON document that lists every file with its size, SHA-256 and position
-//! in the pack; the *pack* is the files' content, one after the other in the order of their paths, so that any directory is one
-//! ranged read. The same tree always makes the same two objects, byte for byte.
+//! A tree is stored as two objects. The *manifest* is a JSON document that lists every file with
+//! its size, SHA-256 and position in the pack; the *pack* is the files' content, one after the
+//! other in the order of their paths, so that any directory is one ranged read. The same tree
+//! always makes the same two objects, byte for byte.
 //!
-//! Two passes keep memory bounded whatever the archive: [`unpack`] (or [`Builder`]) checks every entry and appends its content to
-//! a *spool*, a scratch file of the caller's, in the order of arrival; if that is not the order of paths ([`Tree::is_in_order`]),
-//! [`Tree::write_pack`] then copies from the spool.
+//! Two passes keep memory bounded whatever the archive: [`unpack`] (or [`Builder`]) checks every
+//! entry and appends its content to a *spool*, a scratch file of the caller's, in the order of
+//! arrival; if that is not the order of paths ([`Tree::is_in_order`]), [`Tree::write_pack`] then
+//! copies from the spool.
 //!
-//! **Invariant:** no code here opens a file, a socket or a clock, and [`unpack`] only returns paths within the tree.
+//! **Invariant:** no code here opens a file, a socket or a clock, and [`unpack`] only returns paths
+//! within the tree.
 
 mod archive;
 mod digest;

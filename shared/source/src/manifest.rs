@@ -19,8 +19,9 @@ pub struct Manifest {
     pub files: BTreeMap<String, File>,
     /// The symbolic links by path, with their targets as written; all stay within the tree.
     pub links: BTreeMap<String, String>,
-    /// The SHA-256 of everything below each directory that is not empty, the root being the empty path, whatever the directory's
-    /// own path. Two directories with equal digests have equal content.
+    /// The SHA-256 of everything below each directory that is not empty, the root being the empty
+    /// path, whatever the directory's own path. Two directories with equal digests have equal
+    /// content.
     pub directories: BTreeMap<String, Digest>,
 }
 
@@ -114,15 +115,16 @@ impl Manifest {
         if end == manifest.size { Ok(manifest) } else { Err(InvalidManifest::Size) }
     }
 
-    /// The digest of the directory or file at `path`, as a user writes it; `None` if the tree has none.
+    /// The digest of the directory or file at `path`, as a user writes it; `None` if the tree has
+    /// none.
     #[must_use]
     pub fn digest_of(&self, path: &str) -> Option<&Digest> {
         let path = path::directory(path)?;
         self.directories.get(&path).or_else(|| self.files.get(&path).map(|file| &file.digest))
     }
 
-    /// The part of the tree at `path`, as a user writes it: a directory with everything below it, a file or a link; `None` if the
-    /// tree has none.
+    /// The part of the tree at `path`, as a user writes it: a directory with everything below it, a
+    /// file or a link; `None` if the tree has none.
     #[must_use]
     pub fn part(&self, path: &str) -> Option<Directory<'_>> {
         self.directory(path).or_else(|| {
@@ -136,8 +138,8 @@ impl Manifest {
         })
     }
 
-    /// The directory `dir` (`""` or `.` is the root, `./a/` is `a`) with everything below it; `None` if the tree does not have
-    /// it.
+    /// The directory `dir` (`""` or `.` is the root, `./a/` is `a`) with everything below it;
+    /// `None` if the tree does not have it.
     #[must_use]
     pub fn directory(&self, dir: &str) -> Option<Directory<'_>> {
         let dir = path::directory(dir)?;
@@ -158,7 +160,8 @@ fn below<'a, T>(map: &'a BTreeMap<String, T>, dir: &str) -> impl Iterator<Item =
     map.range(prefix.clone()..).map(|(path, value)| (path.as_str(), value)).take_while(move |(path, _)| path.starts_with(&prefix))
 }
 
-/// A directory's digest covers its entries: names, kinds, and the digests of files and of directories.
+/// A directory's digest covers its entries: names, kinds, and the digests of files and of
+/// directories.
 fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>) -> BTreeMap<String, Digest> {
     let mut hashers = BTreeMap::from([("", Hasher::new(Algorithm::Sha256))]);
     let files = files.iter().map(|(path, file)| (path, if file.executable { "program" } else { "file" }, file.digest.as_str()));
@@ -181,8 +184,8 @@ fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>)
     digests
 }
 
-/// Adds an entry to the directory of `path`. Every part ends with a NUL, which occurs in no name, target or digest, so that
-/// different lists of entries never have the same bytes.
+/// Adds an entry to the directory of `path`. Every part ends with a NUL, which occurs in no name,
+/// target or digest, so that different lists of entries never have the same bytes.
 fn describe(hashers: &mut BTreeMap<&str, Hasher>, path: &str, kind: &str, content: &str) {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     if let Some(hasher) = hashers.get_mut(dir) {

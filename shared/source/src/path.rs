@@ -1,4 +1,5 @@
-//! Paths within a tree: relative, with `/` between the parts, none of which is empty, `.` or `..`; the root is the empty path.
+//! Paths within a tree: relative, with `/` between the parts, none of which is empty, `.` or `..`;
+//! the root is the empty path.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use crate::{Limits, Refusal};
 /// The maximum number of links in a path, as in Linux.
 const MAX_HOPS: usize = 40;
 
-/// The maximum number of steps to follow all links of a tree. Each reads the list of links once; this many take seconds at worst.
+/// The maximum number of steps to follow all links of a tree. Each reads the list of links once;
+/// this many take seconds at worst.
 const MAX_STEPS: usize = 4 << 20;
 
 /// The path for `raw`, a name in an archive.
@@ -41,13 +43,14 @@ pub(crate) fn check_characters(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Returns the size of a path or a target in a manifest, in bytes. A control character takes six, so a few paths of them would
-/// make a manifest larger than a function's memory.
+/// Returns the size of a path or a target in a manifest, in bytes. A control character takes six,
+/// so a few paths of them would make a manifest larger than a function's memory.
 pub(crate) fn in_json(text: &str) -> usize {
     text.bytes().map(|byte| if byte < b' ' { 6 } else { 1 + usize::from(byte == b'"') }).sum()
 }
 
-/// A directory as users write it, with superfluous dots and slashes; `None` if it is not within the tree.
+/// A directory as users write it, with superfluous dots and slashes; `None` if it is not within the
+/// tree.
 pub(crate) fn directory(raw: &str) -> Option<String> {
     let parts: Vec<&str> = parts(raw).collect();
     (!raw.starts_with('/') && !parts.contains(&"..")).then(|| parts.join("/"))
@@ -63,7 +66,8 @@ pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Checks that every link stays in the tree, through all other links on the way. Its target need not exist.
+/// Checks that every link stays in the tree, through all other links on the way. Its target need
+/// not exist.
 pub(crate) fn check_links(links: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let mut steps = 0;
     links.keys().try_for_each(|path| check_link(links, path, &mut steps))

@@ -1,8 +1,10 @@
-/// Why the content is refused. A path in the message is cut to 200 characters, and the message has nothing else of the content.
+/// Why the content is refused. A path in the message is cut to 200 characters, and the message has
+/// nothing else of the content.
 ///
-/// Two paths that differ only in case are two files where runs happen, and repositories with `README` and `readme` exist. They
-/// are refused only for Pulumi's project and stack settings (`Pulumi.*`), because a reviewer on a file system that ignores case
-/// would see another file than the one that is run. Different Unicode spellings of one name are not compared: names of settings
+/// Two paths that differ only in case are two files where runs happen, and repositories with
+/// `README` and `readme` exist. They are refused only for Pulumi's project and stack settings
+/// (`Pulumi.*`), because a reviewer on a file system that ignores case would see another file than
+/// the one that is run. Different Unicode spellings of one name are not compared: names of settings
 /// have none, and the runner's file system keeps them apart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]

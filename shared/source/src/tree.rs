@@ -7,8 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Limits, Refusal, path};
 
-/// The maximum size of all paths and targets of a tree together, in bytes as in the manifest. Large repositories need about a
-/// quarter of it.
+/// The maximum size of all paths and targets of a tree together, in bytes as in the manifest. Large
+/// repositories need about a quarter of it.
 const PATHS_BYTES: usize = 16 << 20;
 
 /// The number of bytes of content that are read and written at once.
@@ -45,7 +45,8 @@ pub(crate) struct Spooled {
 }
 
 impl Tree {
-    /// A tree of a few plain files, such as a Program's one `Pulumi.yaml`. Their content is appended to `spool`.
+    /// A tree of a few plain files, such as a Program's one `Pulumi.yaml`. Their content is
+    /// appended to `spool`.
     pub fn from_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, spool: impl Write) -> Result<Self, Error> {
         let mut builder = Builder::new(Limits::default(), spool);
         for (path, mut content) in files {
@@ -54,7 +55,8 @@ impl Tree {
         builder.finish()
     }
 
-    /// Returns whether the spool already is the pack, because the files came in the order of their paths.
+    /// Returns whether the spool already is the pack, because the files came in the order of their
+    /// paths.
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         let mut end = 0;
@@ -65,7 +67,8 @@ impl Tree {
         })
     }
 
-    /// Writes the pack: every file's content in the order of paths. `spool` is the one that the tree was built with.
+    /// Writes the pack: every file's content in the order of paths. `spool` is the one that the
+    /// tree was built with.
     pub fn write_pack(&self, spool: &mut (impl Read + Seek), pack: &mut impl Write) -> io::Result<()> {
         let mut at = None;
         for file in self.files.values() {
@@ -89,8 +92,8 @@ enum Node {
     Link(String),
 }
 
-/// Builds a tree, entry by entry, from any source, and checks everything that can be checked of a path. Content goes to the spool
-/// as it arrives.
+/// Builds a tree, entry by entry, from any source, and checks everything that can be checked of a
+/// path. Content goes to the spool as it arrives.
 pub struct Builder<S: Write> {
     limits: Limits,
     nodes: BTreeMap<String, Node>,
@@ -119,7 +122,8 @@ impl<S: Write> Builder<S> {
         self.limits.bytes - self.spooled
     }
 
-    /// Adds a directory. A tree keeps only directories that are not empty, but no file may take this path.
+    /// Adds a directory. A tree keeps only directories that are not empty, but no file may take
+    /// this path.
     pub fn directory(&mut self, path: &[u8]) -> Result<(), Refusal> {
         let path = path::clean(path, &self.limits)?;
         if path.is_empty() { Ok(()) } else { self.place(&path, Node::Directory) }

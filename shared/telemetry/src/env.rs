@@ -33,7 +33,8 @@ pub fn required(name: &'static str) -> Result<String, Error> {
     optional(name).ok_or(Error::Missing { name })
 }
 
-/// The parsed value of a required variable. The error of `T` becomes part of the message, so it must not repeat a secret.
+/// The parsed value of a required variable. The error of `T` becomes part of the message, so it
+/// must not repeat a secret.
 pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, Error> {
     required(name)?.parse().map_err(|error: T::Err| Error::Invalid { name, why: error.to_string() })
 }

@@ -10,9 +10,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Starts the logs of the process `name`, which is also the name of its crate: one JSON object per line on stdout, without a
-/// time, because the log collector adds one; and beside them the lines of its [`metrics`]. The level of the logs is
-/// `AWS_LAMBDA_LOG_LEVEL`, else `info`. Must be called once, before everything else.
+/// Starts the logs of the process `name`, which is also the name of its crate: one JSON object per
+/// line on stdout, without a time, because the log collector adds one; and beside them the lines of
+/// its [`metrics`]. The level of the logs is `AWS_LAMBDA_LOG_LEVEL`, else `info`. Must be called
+/// once, before everything else.
 pub fn init(name: &'static str) {
     let level = env::optional("AWS_LAMBDA_LOG_LEVEL").map_or(LevelFilter::INFO, |level| match level.as_str() {
         "FATAL" => LevelFilter::ERROR,
@@ -25,8 +26,8 @@ pub fn init(name: &'static str) {
     let _ = tracing_subscriber::registry().with(logs).with(metrics::lines(|line| println!("{line}"))).try_init();
 }
 
-/// Libraries stay at `warn` whatever the level, because their lower levels log bodies, and with them secrets. `lambda_runtime`'s
-/// span with the request id is at `info`.
+/// Libraries stay at `warn` whatever the level, because their lower levels log bodies, and with
+/// them secrets. `lambda_runtime`'s span with the request id is at `info`.
 fn targets(name: &'static str, level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))

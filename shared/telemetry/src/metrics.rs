@@ -1,5 +1,6 @@
-//! All metrics, in one list. A line of `CloudWatch`'s embedded metric format goes to standard output unchanged: any text before
-//! or after the JSON object, even a logger's fields, would make it a log line without metrics. Lambda forwards it unchanged.
+//! All metrics, in one list. A line of `CloudWatch`'s embedded metric format goes to standard
+//! output unchanged: any text before or after the JSON object, even a logger's fields, would make
+//! it a log line without metrics. Lambda forwards it unchanged.
 
 use std::fmt;
 
@@ -15,14 +16,16 @@ use tracing_subscriber::{Layer, filter::Targets, layer::Context, registry::Looku
 /// The `CloudWatch` namespace of all metrics.
 pub const NAMESPACE: &str = "Driftless";
 
-/// Lines travel as tracing events of this target; without a subscriber for it they are not even made.
+/// Lines travel as tracing events of this target; without a subscriber for it they are not even
+/// made.
 pub(crate) const TARGET: &str = "emf";
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $unit:ident by $([$($dimension:literal),+])+;)+) => {
         /// A metric. Its name in `CloudWatch` is the variant's; docs/operations.md describes each.
         ///
-        /// Each combination of its dimensions' values costs, so no dimension may grow with the number of Stacks.
+        /// Each combination of its dimensions' values costs, so no dimension may grow with the
+        /// number of Stacks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Metric {
             $($(#[$doc])* $name),+
@@ -80,7 +83,8 @@ metrics! {
     TransientFailures: Count by ["cluster", "function"];
     /// Messages that reached the maximum number of hops: their objects wait for the sweep.
     HopsExhausted: Count by ["cluster", "function"];
-    /// The age of a message that is delivered again. SQS leaves messages that were received three times out of its own metric.
+    /// The age of a message that is delivered again. SQS leaves messages that were received three
+    /// times out of its own metric.
     RedeliveredMessageAge: Seconds by ["queue"];
     /// Messages about an object that this release cannot read. They are dropped.
     UnreadableObjects: Count by ["cluster", "function"];
@@ -104,8 +108,8 @@ metrics! {
     DriftedResources: Count by ["cluster"];
 }
 
-/// Writes these values in one line. `fields` has the values of all their dimensions; its other fields can be found in the logs
-/// and cost nothing extra. No secrets.
+/// Writes these values in one line. `fields` has the values of all their dimensions; its other
+/// fields can be found in the logs and cost nothing extra. No secrets.
 pub fn emit(values: &[(Metric, f64)], fields: &[(&str, &str)], now: Timestamp) {
     tracing::info!(target: TARGET, "{}", line(values, fields, now));
 }

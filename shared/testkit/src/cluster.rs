@@ -25,8 +25,8 @@ const TOKEN_SECONDS: u32 = 600;
 const NOTE_BYTES: usize = 1024;
 
 impl World {
-    /// Writes an object as it is, status included, like a user, Flux or another controller. The world adds a missing uid and
-    /// generation; finalizers and versions are not respected.
+    /// Writes an object as it is, status included, like a user, Flux or another controller. The
+    /// world adds a missing uid and generation; finalizers and versions are not respected.
     pub fn insert(&self, mut object: Value) {
         let mut state = self.state();
         let metadata = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
@@ -38,7 +38,8 @@ impl World {
         state.commit(key, object);
     }
 
-    /// The keys of the objects that were written or removed since the last call, in order, as a watch shows them.
+    /// The keys of the objects that were written or removed since the last call, in order, as a
+    /// watch shows them.
     #[must_use]
     pub fn written(&self) -> Vec<ObjectKey> {
         self.state().written.drain(..).collect()
@@ -77,14 +78,16 @@ impl World {
         self.state().cluster.get(key).cloned()
     }
 
-    /// The present version of an object. A write with it overwrites any change since the object was read.
+    /// The present version of an object. A write with it overwrites any change since the object was
+    /// read.
     #[must_use]
     pub fn current_version<K: Object>(&self, object: &K) -> Option<String> {
         self.stored(&key_of(object))?["metadata"]["resourceVersion"].as_str().map(Into::into)
     }
 
-    /// The objects with an owner that was deleted, and their other owners: Kubernetes' garbage collector deletes an object
-    /// without another owner, and removes the references to deleted owners from the others.
+    /// The objects with an owner that was deleted, and their other owners: Kubernetes' garbage
+    /// collector deletes an object without another owner, and removes the references to deleted
+    /// owners from the others.
     #[must_use]
     pub fn orphans(&self) -> Vec<(ObjectKey, Vec<Value>)> {
         let state = self.state();
@@ -125,8 +128,8 @@ impl World {
 }
 
 impl State {
-    /// An object as a read returns it. Each namespace that is not terminating has a `ServiceAccount` `default`, which Kubernetes
-    /// creates.
+    /// An object as a read returns it. Each namespace that is not terminating has a
+    /// `ServiceAccount` `default`, which Kubernetes creates.
     fn find(&self, key: &ObjectKey) -> Option<Stored> {
         let made = || {
             let is_default = (key.kind.as_str(), key.name.as_str()) == ("ServiceAccount", "default");
@@ -203,8 +206,8 @@ impl State {
         }
     }
 
-    /// Refuses an object without a version if it would overwrite an existing one. Only kinds of the core group, such as Secrets,
-    /// can be overwritten without a version.
+    /// Refuses an object without a version if it would overwrite an existing one. Only kinds of the
+    /// core group, such as Secrets, can be overwritten without a version.
     fn versioned(&self, key: &ObjectKey, object: &Value) -> Result<()> {
         let is_blind = object["metadata"]["resourceVersion"].is_null();
         if is_blind && !key.group().is_empty() && self.cluster.contains_key(key) {
@@ -253,7 +256,8 @@ impl State {
         Ok(if next == *current { current } else { self.commit(key, next) })
     }
 
-    /// Server-side apply, simplified: lists are replaced, and a field has another owner if its value is not the applied one.
+    /// Server-side apply, simplified: lists are replaced, and a field has another owner if its
+    /// value is not the applied one.
     fn apply(&mut self, key: ObjectKey, mut object: Value) -> Result<Stored> {
         if has_status(&key) {
             fields(&mut object).remove("status");
@@ -496,12 +500,14 @@ fn malformed(error: serde_json::Error) -> Error {
     Error::Permanent { call: "write an object".into(), message: error.to_string() }
 }
 
-/// Driftless's kinds have the status as a subresource; the kinds of Kubernetes that it writes do not.
+/// Driftless's kinds have the status as a subresource; the kinds of Kubernetes that it writes do
+/// not.
 fn has_status(key: &ObjectKey) -> bool {
     key.group().ends_with("pulumi.com")
 }
 
-/// Returns whether the cluster serves the kinds of an object's group: those of Kubernetes, Flux and Driftless.
+/// Returns whether the cluster serves the kinds of an object's group: those of Kubernetes, Flux and
+/// Driftless.
 fn is_served(key: &ObjectKey) -> bool {
     let group = key.group();
     group.is_empty() || [".k8s.io", ".toolkit.fluxcd.io", "pulumi.com"].iter().any(|served| group.ends_with(served))

@@ -33,8 +33,9 @@ const UNITS: [&str; 16] = [
 /// The maximum size of a log event, in bytes.
 const MAX_LINE: usize = 256 << 10;
 
-/// With these no dispatcher is ever the only one. While one is, tracing asks the first thread at a call site whether any
-/// subscriber is interested, and uses its answer for all threads: a concurrent test would then decide.
+/// With these no dispatcher is ever the only one. While one is, tracing asks the first thread at a
+/// call site whether any subscriber is interested, and uses its answer for all threads: a
+/// concurrent test would then decide.
 static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
 /// The lines of metrics that `process` writes, in order.
@@ -53,7 +54,8 @@ pub fn written<T>(process: impl FnOnce() -> T) -> (T, Vec<Value>) {
     (answer, checked.collect())
 }
 
-/// Returns the line if `CloudWatch` makes metrics of it, else the rule that it breaks. With `now`, its age is checked too.
+/// Returns the line if `CloudWatch` makes metrics of it, else the rule that it breaks. With `now`,
+/// its age is checked too.
 pub fn check(line: &str, now: Option<Timestamp>) -> Result<Value, String> {
     let rule = |holds: bool, broken: &str| if holds { Ok(()) } else { Err(broken.to_owned()) };
     rule(line.len() <= MAX_LINE && !line.contains('\n'), "more than one log event")?;

@@ -19,8 +19,8 @@ static SELECTABLE: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
     fields.collect()
 });
 
-/// The terms of a selector `a.b=c,d.e!=f`: field or label, value, and whether the object must have it. A backslash escapes the
-/// next character of a value.
+/// The terms of a selector `a.b=c,d.e!=f`: field or label, value, and whether the object must have
+/// it. A backslash escapes the next character of a value.
 fn terms(selector: &str) -> Vec<(String, String, bool)> {
     let (mut terms, mut parts, mut characters) = (Vec::new(), [String::new(), String::new()], selector.chars());
     let mut is_value = false;
@@ -66,7 +66,8 @@ pub(crate) fn is_selected(object: &Value, selector: Selector<'_>) -> bool {
     }
 }
 
-/// Removes the fields that were applied before and are not now, unless another client has changed them.
+/// Removes the fields that were applied before and are not now, unless another client has changed
+/// them.
 pub(crate) fn release(object: &mut Value, before: &Value, now: &Value) {
     let (Value::Object(object), Value::Object(before)) = (object, before) else { return };
     for (field, before) in before {

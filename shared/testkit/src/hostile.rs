@@ -1,6 +1,6 @@
-//! Archives that a tenant may offer to do harm, or that are merely broken. Each must be refused with its own message, and no
-//! content of it may be found outside. They are generated, byte for byte the same each time, and small: large content appears
-//! only when they are unpacked.
+//! Archives that a tenant may offer to do harm, or that are merely broken. Each must be refused
+//! with its own message, and no content of it may be found outside. They are generated, byte for
+//! byte the same each time, and small: large content appears only when they are unpacked.
 
 use std::io::Write;
 
@@ -137,7 +137,8 @@ fn sizes() -> Vec<Hostile> {
     ]
 }
 
-/// An entry in what some readers take for the content of another: the header states no content, the extended header some.
+/// An entry in what some readers take for the content of another: the header states no content, the
+/// extended header some.
 fn smuggled() -> Vec<u8> {
     Tar::default().pax(&[("size", "512")]).entry(b'0', b"outer", b"", 0, b"").file("smuggled", b"").gzip()
 }
@@ -368,8 +369,8 @@ fn kinds() -> Vec<Hostile> {
 pub struct Tar(Vec<u8>);
 
 impl Tar {
-    /// Adds an entry of the kind (tar's type flag) whose header states `size`, whatever its content is. A name or link that does
-    /// not fit into the header is cut.
+    /// Adds an entry of the kind (tar's type flag) whose header states `size`, whatever its content
+    /// is. A name or link that does not fit into the header is cut.
     #[must_use]
     pub fn entry(self, kind: u8, name: &[u8], link: &[u8], size: u64, content: &[u8]) -> Self {
         self.block(&mut header(kind, name, link, size), content)

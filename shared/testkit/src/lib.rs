@@ -1,5 +1,5 @@
-//! The ports in memory, for tests and the simulation: one [`World`] with a bucket, queues, tasks and a cluster, a clock that only
-//! moves when told to, and faults that follow from a seed alone.
+//! The ports in memory, for tests and the simulation: one [`World`] with a bucket, queues, tasks
+//! and a cluster, a clock that only moves when told to, and faults that follow from a seed alone.
 
 mod cluster;
 pub mod contract;
@@ -33,7 +33,8 @@ use rand_chacha::{
 pub use stored::Stored;
 pub use tasks::LiveTask;
 
-/// A process that only awaits ports is done after one poll; joins, which wake themselves, need more.
+/// A process that only awaits ports is done after one poll; joins, which wake themselves, need
+/// more.
 const MAX_POLLS: u32 = 10_000;
 
 /// The probability of each fault, in thousandths.
@@ -139,14 +140,14 @@ impl World {
         Self { state: Rc::new(RefCell::new(self.state().clone())), calm: self.calm }
     }
 
-    /// From now on a version, uid or ARN depends only on its subject and on how many the subject got before. Worlds with the same
-    /// writes in another order are then equal.
+    /// From now on a version, uid or ARN depends only on its subject and on how many the subject
+    /// got before. Worlds with the same writes in another order are then equal.
     pub fn number_by_subject(&self) {
         self.state().numbers = Some(BTreeMap::new());
     }
 
-    /// Hashes everything that a call of a port can return: the time, the bucket, the cluster and the tasks. Not the queues or
-    /// Events.
+    /// Hashes everything that a call of a port can return: the time, the bucket, the cluster and
+    /// the tasks. Not the queues or Events.
     pub fn hash_into(&self, hasher: &mut impl Hasher) {
         let State { now, objects, cluster, applied, tasks, .. } = &*self.state();
         (now, objects, cluster, applied).hash(hasher);

@@ -51,7 +51,8 @@ impl State {
         Ok(self.objects.get(key).map(|(content, _)| content.clone()))
     }
 
-    /// Writes an object, and notifies of a task's result as the bucket does. S3 reports the second of a write.
+    /// Writes an object, and notifies of a task's result as the bucket does. S3 reports the second
+    /// of a write.
     fn write(&mut self, key: &str, content: Vec<u8>) {
         self.archived.remove(key);
         self.objects.insert(key.into(), (content, whole_second(self.now)));

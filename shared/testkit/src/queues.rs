@@ -70,7 +70,8 @@ impl World {
         }
     }
 
-    /// Returns a message to its queue for a later delivery: its handler crashed or reported it as failed.
+    /// Returns a message to its queue for a later delivery: its handler crashed or reported it as
+    /// failed.
     pub fn put_back(&self, message: Message) {
         let mut state = self.state();
         // Positions start at 1, so that it precedes the rest of its group.

@@ -11,8 +11,8 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// An object as the API server stores it. A copy is cheap. A test reads an object far more often than it writes one, so the
-/// typed objects that were read from the JSON are kept beside it.
+/// An object as the API server stores it. A copy is cheap. A test reads an object far more often
+/// than it writes one, so the typed objects that were read from the JSON are kept beside it.
 #[derive(Clone)]
 pub struct Stored(Rc<Parts>);
 

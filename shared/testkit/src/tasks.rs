@@ -87,7 +87,8 @@ impl World {
         arn
     }
 
-    /// Fargate Spot reclaims a task's capacity: the task is stopped. A task that is not on Spot keeps running.
+    /// Fargate Spot reclaims a task's capacity: the task is stopped. A task that is not on Spot
+    /// keeps running.
     pub fn reclaim_task(&self, arn: &str) {
         if let Some(task) = self.state().tasks.get_mut(arn).filter(|task| task.spot) {
             task.stop(StopCode::Spot);

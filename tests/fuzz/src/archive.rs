@@ -13,7 +13,8 @@ use crate::{first_line, text};
 /// Small, so that the fuzzer reaches them and stays quick.
 pub const LIMITS: Limits = Limits { bytes: 4 << 20, entries: 500, path_length: 200, depth: 8, ratio: 200 };
 
-/// Unpacks the input, unchanged and with corrected checksums: it is refused, or becomes a tree with all promised properties.
+/// Unpacks the input, unchanged and with corrected checksums: it is refused, or becomes a tree with
+/// all promised properties.
 pub fn check(archive: &[u8]) {
     unpacked(archive);
     unpacked(&sealed(archive.to_vec()));
@@ -77,7 +78,8 @@ fn files_as_others_see_them(archive: &[u8]) -> BTreeMap<String, u64> {
     files
 }
 
-/// A plain archive with correct checksums where a block may be a header, because otherwise every change would end there.
+/// A plain archive with correct checksums where a block may be a header, because otherwise every
+/// change would end there.
 fn sealed(mut tar: Vec<u8>) -> Vec<u8> {
     for block in tar.chunks_exact_mut(512).filter(|block| block.get(257..262) == Some(b"ustar")) {
         block[148..156].fill(b' ');

@@ -48,7 +48,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Checks that a document reads back as written, and that an error names the position and repeats no content.
+/// Checks that a document reads back as written, and that an error names the position and repeats
+/// no content.
 fn read<D: Document + PartialEq>(input: &[u8]) -> Option<D> {
     match D::parse(input) {
         Ok(document) => {

@@ -27,7 +27,8 @@ pub fn conversation(input: &[u8]) {
     }
 }
 
-/// The input is the objects of a pack, in a form without checksums and ids: see [`Object`]. The server sends them correctly.
+/// The input is the objects of a pack, in a form without checksums and ids: see [`Object`]. The
+/// server sends them correctly.
 pub fn pack(input: &[u8]) {
     let (pack, commit) = packed(&Object::all(input));
     match asked(answers(&pack, commit)) {
@@ -58,7 +59,8 @@ struct Object<'a> {
     kind: u8,
     /// The distance to the base of a delta, in objects.
     back: u8,
-    /// The content, or the delta. In a tree, the byte 0xff and the next one stand for the id of the object of that number.
+    /// The content, or the delta. In a tree, the byte 0xff and the next one stand for the id of the
+    /// object of that number.
     content: &'a [u8],
 }
 

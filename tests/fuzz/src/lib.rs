@@ -1,5 +1,6 @@
-//! Properties of all code that reads untrusted bytes. Each target is a function that panics if a property is broken: libFuzzer
-//! calls it with generated inputs (`make fuzz`), and `cargo test` with those in `corpus/`.
+//! Properties of all code that reads untrusted bytes. Each target is a function that panics if a
+//! property is broken: libFuzzer calls it with generated inputs (`make fuzz`), and `cargo test`
+//! with those in `corpus/`.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "a broken promise is a panic, as in a test")]
 

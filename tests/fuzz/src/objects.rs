@@ -24,8 +24,9 @@ pub fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
     ObjectKey { cluster, api_version, kind, namespace, name }
 }
 
-/// The input is a list of objects of one namespace, and of the bucket's documents, `{"key":"fetches/…","document":{…}}`. Every
-/// object is hinted. No plan breaks an invariant, and no object fails a message: only a document may.
+/// The input is a list of objects of one namespace, and of the bucket's documents,
+/// `{"key":"fetches/…","document":{…}}`. Every object is hinted. No plan breaks an invariant, and
+/// no object fails a message: only a document may.
 pub fn check(input: &[u8]) {
     let Ok(Value::Array(items)) = serde_json::from_slice(input) else { return };
     let world = World::new(0, Faults::NONE);
@@ -156,7 +157,8 @@ pub fn status(input: &[u8]) {
     }
 }
 
-/// Checks that a status reads back as written, in whole seconds and with messages of bounded length.
+/// Checks that a status reads back as written, in whole seconds and with messages of bounded
+/// length.
 fn round_trip(status: &core::StackStatus, now: Timestamp) {
     let mut stack = Stack::new("shop", StackSpec::default());
     stack.set_status(status, now);

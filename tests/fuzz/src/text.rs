@@ -12,7 +12,8 @@ use url::Url;
 
 use crate::{first_line, text};
 
-/// The input is a schedule on the first line, and its time zone. The schedule may also be a duration.
+/// The input is a schedule on the first line, and its time zone. The schedule may also be a
+/// duration.
 pub fn schedule(input: &[u8]) {
     let (line, zone) = first_line(text(input));
     if let Some(found) = duration(line) {

@@ -19,8 +19,8 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| json!({ CLUSTER: KEY }).to_string
 /// Shared, so that refused calls are reported once.
 static REFUSALS: LazyLock<Refusals> = LazyLock::new(Refusals::default);
 
-/// The input is an unsigned request to a function URL; then a line with the name of a sender and of its event, and a body that is
-/// signed.
+/// The input is an unsigned request to a function URL; then a line with the name of a sender and of
+/// its event, and a body that is signed.
 pub fn check(input: &[u8]) {
     if let Ok(request) = serde_json::from_slice(input) {
         let (status, hints) = post(request);

@@ -1,4 +1,5 @@
-//! The archives of the testkit through the target for archives: cut, and with some bytes changed, without a fuzzer.
+//! The archives of the testkit through the target for archives: cut, and with some bytes changed,
+//! without a fuzzer.
 
 #![allow(clippy::unwrap_used, reason = "this is a test; clippy only knows its test functions")]
 

@@ -1,9 +1,10 @@
-//! An AWS account without Driftless. moto answers every call until its `CloudFormation` has created the stack of
-//! `infra/template.yaml`, as requested by `make deploy`. From then on an [`Aws`] with the deployed template and the uploaded
-//! functions answers, until the stack is deleted.
+//! An AWS account without Driftless. moto answers every call until its `CloudFormation` has created
+//! the stack of `infra/template.yaml`, as requested by `make deploy`. From then on an [`Aws`] with
+//! the deployed template and the uploaded functions answers, until the stack is deleted.
 //!
-//! This module corrects differences of moto's `CloudFormation` from AWS's: a function URL has an attribute, parameters have their
-//! defaults, a stack that was created by a change set has outputs, and the condition of a bucket policy is not taken for true.
+//! This module corrects differences of moto's `CloudFormation` from AWS's: a function URL has an
+//! attribute, parameters have their defaults, a stack that was created by a change set has outputs,
+//! and the condition of a bucket policy is not taken for true.
 
 use std::{
     collections::BTreeMap,
@@ -143,7 +144,8 @@ impl Account {
         Ok(account)
     }
 
-    /// Keys for the pods of a `ServiceAccount`, which EKS Pod Identity issues once the cluster's stack exists.
+    /// Keys for the pods of a `ServiceAccount`, which EKS Pod Identity issues once the cluster's
+    /// stack exists.
     pub async fn forwarder(&self, namespace: &str, service_account: &str) -> Result<Credentials> {
         let installed = self.installed.lock().await;
         let association = installed
@@ -163,7 +165,8 @@ impl Account {
             let form = url::form_urlencoded::parse(&to_bytes(body, FORM_BYTES).await?).into_owned().collect();
             return self.cloud_formation(parts, form).await;
         }
-        // moto ignores conditions, so a policy that denies unencrypted requests would refuse all of them.
+        // moto ignores conditions, so a policy that denies unencrypted requests would refuse all of
+        // them.
         if service == "s3" && parts.method == "PUT" && parts.uri.query() == Some("policy") {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
@@ -238,7 +241,8 @@ impl Account {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts what `CloudFormation` has created. moto shows the outputs of a stack only after an update.
+    /// Starts what `CloudFormation` has created. moto shows the outputs of a stack only after an
+    /// update.
     async fn install(&self, stack: &str, parts: &Parts) -> Result<()> {
         let change = self.changes().remove(stack);
         let mut installed = self.installed.lock().await;

@@ -1,6 +1,6 @@
-//! The authentication of an EKS cluster: a `TokenReview` webhook that accepts the same tokens as EKS, with the same checks, for
-//! the roles with an access entry. Here these are the functions with a kubeconfig. There is no STS to ask, so the signature is
-//! computed again.
+//! The authentication of an EKS cluster: a `TokenReview` webhook that accepts the same tokens as
+//! EKS, with the same checks, for the roles with an access entry. Here these are the functions with
+//! a kubeconfig. There is no STS to ask, so the signature is computed again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,7 @@
-//! A body in chunks with a checksum behind them (`aws-chunked`), which the SDK sends for a file: `SIZE\r\nDATA\r\n` for each chunk, the
-//! size 0, and the trailer `NAME:CHECKSUM\r\n\r\n`. Without TLS, which the world has not, the SDK signs chunks and trailer as well;
-//! these signatures are not verified.
+//! A body in chunks with a checksum behind them (`aws-chunked`), which the SDK sends for a file:
+//! `SIZE\r\nDATA\r\n` for each chunk, the size 0, and the trailer `NAME:CHECKSUM\r\n\r\n`. Without
+//! TLS, which the world has not, the SDK signs chunks and trailer as well; these signatures are not
+//! verified.
 
 use aws_smithy_checksums::{ChecksumAlgorithm, http::HttpChecksum};
 use axum::http::HeaderMap;

@@ -1,4 +1,5 @@
-//! Test hooks. The tests reach the world over HTTP, because it is another process; functions and tasks do not know the hooks.
+//! Test hooks. The tests reach the world over HTTP, because it is another process; functions and
+//! tasks do not know the hooks.
 
 use std::{
     collections::BTreeMap,
@@ -294,8 +295,9 @@ impl Client {
         self.call(reqwest::Method::GET, "status", &()).await
     }
 
-    /// Resets everything: the schedule, the function URL, mappings, held calls, outages that concern all tests, capacity, the
-    /// account's quota of concurrent executions, and the functions' variables.
+    /// Resets everything: the schedule, the function URL, mappings, held calls, outages that
+    /// concern all tests, capacity, the account's quota of concurrent executions, and the
+    /// functions' variables.
     pub async fn reset(&self) -> Result<()> {
         self.call(reqwest::Method::POST, "reset", &()).await
     }
@@ -305,7 +307,8 @@ impl Client {
         self.call(reqwest::Method::PUT, &format!("mappings/{function}"), switches).await
     }
 
-    /// Ends the visibility timeout of a function's failed messages now. Returns how many there were.
+    /// Ends the visibility timeout of a function's failed messages now. Returns how many there
+    /// were.
     pub async fn expire(&self, function: &str) -> Result<usize> {
         self.call(reqwest::Method::POST, &format!("mappings/{function}/expire"), &()).await
     }
@@ -330,7 +333,8 @@ impl Client {
         self.call(reqwest::Method::POST, &format!("functions/{function}/invoke"), event).await
     }
 
-    /// Ends the instances of a function once none runs, so that the next invocation is a cold start.
+    /// Ends the instances of a function once none runs, so that the next invocation is a cold
+    /// start.
     pub async fn chill(&self, function: &str) -> Result<()> {
         self.call(reqwest::Method::POST, &format!("functions/{function}/chill"), &()).await
     }
@@ -340,7 +344,8 @@ impl Client {
         self.call(reqwest::Method::PUT, &format!("variables/{variable}"), &value).await
     }
 
-    /// Shifts the clock of a function by this many seconds, until [`Client::reset`]. Requires `libfaketime.so.1` among the tools.
+    /// Shifts the clock of a function by this many seconds, until [`Client::reset`]. Requires
+    /// `libfaketime.so.1` among the tools.
     pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
         self.call(reqwest::Method::PUT, &format!("functions/{function}/clock"), &seconds).await
     }
@@ -355,17 +360,20 @@ impl Client {
         self.call(reqwest::Method::PUT, "tasks/refuse", &count).await
     }
 
-    /// Makes the next `count` calls of `RunTask` for Spot find no capacity; calls for on-demand tasks find some.
+    /// Makes the next `count` calls of `RunTask` for Spot find no capacity; calls for on-demand
+    /// tasks find some.
     pub async fn refuse_spot(&self, count: u32) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/refuse-spot", &count).await
     }
 
-    /// Limits the number of tasks whose definition contains a text, such as the name of an image; `None` removes the limit.
+    /// Limits the number of tasks whose definition contains a text, such as the name of an image;
+    /// `None` removes the limit.
     pub async fn limit_tasks(&self, about: &str, tasks: Option<usize>) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/limit", &Quota { about: about.into(), tasks }).await
     }
 
-    /// Reclaims the capacity of a task on Spot: it gets SIGTERM, and SIGKILL after its stop timeout.
+    /// Reclaims the capacity of a task on Spot: it gets SIGTERM, and SIGKILL after its stop
+    /// timeout.
     pub async fn reclaim(&self, task: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/reclaim", &task).await
     }
@@ -380,32 +388,34 @@ impl Client {
         self.call(reqwest::Method::POST, "tasks/exhaust", &task).await
     }
 
-    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them start. Not reset by
-    /// [`Client::reset`], because no other test uses the image.
+    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them
+    /// start. Not reset by [`Client::reset`], because no other test uses the image.
     pub async fn fail_starts(&self, image: &str, reason: Option<&str>) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/fail-starts", &(image, reason)).await
     }
 
-    /// Sets the only processor that an image is built for, by ECS's name for it. Not reset by [`Client::reset`], because no other
-    /// test uses the image.
+    /// Sets the only processor that an image is built for, by ECS's name for it. Not reset by
+    /// [`Client::reset`], because no other test uses the image.
     pub async fn build_for(&self, image: &str, processor: &str) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/build-for", &(image, processor)).await
     }
 
-    /// Keeps tasks with a container of this image pending for this many seconds, as Fargate does while it pulls a large image.
-    /// Not reset by [`Client::reset`], because no other test uses the image.
+    /// Keeps tasks with a container of this image pending for this many seconds, as Fargate does
+    /// while it pulls a large image. Not reset by [`Client::reset`], because no other test uses the
+    /// image.
     pub async fn slow_starts(&self, image: &str, seconds: u64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/slow-starts", &(image, seconds)).await
     }
 
-    /// Limits the disk of tasks with a container of this image to this many MiB; 0 removes the limit. Not reset by
-    /// [`Client::reset`], because no other test uses the image.
+    /// Limits the disk of tasks with a container of this image to this many MiB; 0 removes the
+    /// limit. Not reset by [`Client::reset`], because no other test uses the image.
     pub async fn limit_disk(&self, image: &str, mib: u64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/disk", &(image, mib)).await
     }
 
-    /// Shifts the clock of the runner in tasks with this image by this many seconds; 0 corrects it. Not reset by
-    /// [`Client::reset`], because no other test uses the image. Requires `libfaketime.so.1` among the tools.
+    /// Shifts the clock of the runner in tasks with this image by this many seconds; 0 corrects it.
+    /// Not reset by [`Client::reset`], because no other test uses the image. Requires
+    /// `libfaketime.so.1` among the tools.
     pub async fn set_clock_of_tasks(&self, image: &str, seconds: i64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/clock", &(image, seconds)).await
     }
@@ -415,7 +425,8 @@ impl Client {
         self.call(reqwest::Method::POST, "tasks/forget", &()).await
     }
 
-    /// Holds every call of S3 that matches one of these, such as `GET /in/pack`; an empty list releases all.
+    /// Holds every call of S3 that matches one of these, such as `GET /in/pack`; an empty list
+    /// releases all.
     pub async fn hold(&self, held: &[&str]) -> Result<()> {
         self.call(reqwest::Method::PUT, "s3/hold", &held).await
     }
@@ -425,7 +436,8 @@ impl Client {
         self.call(reqwest::Method::PUT, "outages", outage).await
     }
 
-    /// Keys of a session of a role, such as `TaskRole` with an invented task id, to test what they are refused.
+    /// Keys of a session of a role, such as `TaskRole` with an invented task id, to test what they
+    /// are refused.
     pub async fn credentials(&self, role: &str, session: &str) -> Result<Credentials> {
         let wanted = Session { role: role.into(), session: session.into() };
         self.call(reqwest::Method::POST, "credentials", &wanted).await

@@ -1,4 +1,5 @@
-//! Web identities: a workload assumes a role with a token of an OIDC provider that the account knows, here a cluster.
+//! Web identities: a workload assumes a role with a token of an OIDC provider that the account
+//! knows, here a cluster.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use super::policy::{self, Demand, Policy, Statement, Who};
 const AUDIENCE: &str = "sts.amazonaws.com";
 const ACTION: &str = "sts:AssumeRoleWithWebIdentity";
 
-/// What an administrator adds to IAM for the runs of a cluster: the cluster as an OIDC provider, and roles that trust it.
+/// What an administrator adds to IAM for the runs of a cluster: the cluster as an OIDC provider,
+/// and roles that trust it.
 #[derive(Default)]
 pub struct Federation {
     /// The issuer of the cluster's tokens, with `https://`.
@@ -51,7 +53,8 @@ impl Denial {
 }
 
 impl Federation {
-    /// Returns whether the holder of the token may assume the role, whose trust policy is that of the template, if it has the role.
+    /// Returns whether the holder of the token may assume the role, whose trust policy is that of
+    /// the template, if it has the role.
     pub fn admit(
         &self,
         account: &str,

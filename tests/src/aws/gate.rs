@@ -1,5 +1,6 @@
-//! The AWS endpoint for all callers: it identifies the caller by the signature, checks the call against the policies of the
-//! caller's role and of the resource, and forwards it to moto or to the local Fargate.
+//! The AWS endpoint for all callers: it identifies the caller by the signature, checks the call
+//! against the policies of the caller's role and of the resource, and forwards it to moto or to the
+//! local Fargate.
 
 use std::{
     borrow::Cow,
@@ -170,7 +171,8 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
     response
 }
 
-/// The access key id and the service from a header `AWS4-HMAC-SHA256 Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
+/// The access key id and the service from a header `AWS4-HMAC-SHA256
+/// Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
 pub(super) fn credential(headers: &HeaderMap) -> Option<(String, String)> {
     let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let scope = header.split_once("Credential=")?.1.split([',', ' ']).next()?;
@@ -226,8 +228,8 @@ impl Gate {
         denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
     }
 
-    /// Breaks with the answer to a call that meets an outage. A call whose answer is lost continues, and is carried out before
-    /// that answer.
+    /// Breaks with the answer to a call that meets an outage. A call whose answer is lost
+    /// continues, and is carried out before that answer.
     fn outage(
         &self,
         caller: Option<&Caller>,
@@ -251,7 +253,8 @@ impl Gate {
         let template = &self.site.template;
         match &caller.role {
             Some(role) => template.allows(role, &template.asked_by(role, &caller.userid, demand)),
-            // The administrator has all rights but one: a write-once object is not written a second time.
+            // The administrator has all rights but one: a write-once object is not written a second
+            // time.
             None => demand.action != "s3:PutObject" || !template.denies(demand),
         }
     }
@@ -347,7 +350,8 @@ impl Gate {
         })
     }
 
-    /// A secret's policies name its ARN, of which only the service knows the suffix, so it is asked first.
+    /// A secret's policies name its ARN, of which only the service knows the suffix, so it is asked
+    /// first.
     async fn secrets_manager(
         &self,
         caller: &Caller,
@@ -398,7 +402,8 @@ impl Gate {
         Ok(([("content-type", "text/xml")], body).into_response())
     }
 
-    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. The answer has no keys, because no test uses them.
+    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. The answer has no
+    /// keys, because no test uses them.
     async fn web_identity(&self, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
         let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
         let form: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
@@ -451,7 +456,8 @@ fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// The body of a request to S3, for the far end. An empty one is never read, so it is verified here.
+/// The body of a request to S3, for the far end. An empty one is never read, so it is verified
+/// here.
 fn checked(parts: &Parts, body: Body) -> Result<reqwest::Body, Refusal> {
     if !has_body(&parts.headers) || parts.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length == "0") {
         Declared::of(&parts.headers).verify().map_err(|flaw| Refusal::flawed(flaw, "s3"))?;

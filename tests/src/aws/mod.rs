@@ -1,9 +1,11 @@
-//! AWS on one machine, wired by `infra/template.yaml`: one endpoint that checks every call against the policies of its caller's role
-//! ([`gate`]), S3, SQS and Secrets Manager by moto behind it, ECS by a small [`fargate`], the Lambda runtime in front of the real function binaries
-//! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL. [`account`] is an account in which
-//! `make deploy` installs Driftless.
+//! AWS on one machine, wired by `infra/template.yaml`: one endpoint that checks every call against
+//! the policies of its caller's role ([`gate`]), S3, SQS and Secrets Manager by moto behind it, ECS
+//! by a small [`fargate`], the Lambda runtime in front of the real function binaries ([`lambda`]),
+//! and what feeds them: event source mappings ([`poller`]), the schedule and the function URL.
+//! [`account`] is an account in which `make deploy` installs Driftless.
 //!
-//! No code in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
+//! No code in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and
+//! the other standard variables.
 
 pub mod account;
 mod authenticator;
@@ -73,11 +75,13 @@ pub struct Settings {
     pub etc_hosts: Option<PathBuf>,
     /// The replacement for `/driftless/runner`.
     pub runner: PathBuf,
-    /// The environment of a task's image: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
+    /// The environment of a task's image: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR`
+    /// are the task's own.
     pub image: BTreeMap<String, String>,
     /// moto's URL, without a trailing slash.
     pub moto: String,
-    /// The maximum number of instances of one function, whatever the template allows, because the machine is small.
+    /// The maximum number of instances of one function, whatever the template allows, because the
+    /// machine is small.
     pub instances: usize,
 }
 
@@ -87,7 +91,8 @@ pub const ACCOUNT: &str = "123456789012";
 pub const REGION: &str = "us-east-1";
 /// The stack's name in a world.
 pub const STACK: &str = "driftless";
-/// The objects of git's files in a world, by the parameter that names them, at the keys of `make deploy`.
+/// The objects of git's files in a world, by the parameter that names them, at the keys of `make
+/// deploy`.
 pub const GIT_FILES: [(&str, &str); 2] = [
     ("GitKnownHosts", "arn:aws:s3:::driftless-artifacts/driftless/git/known-hosts"),
     ("GitCaCertificates", "arn:aws:s3:::driftless-artifacts/driftless/git/ca-certificates"),
@@ -97,8 +102,9 @@ pub const GIT_FILES: [(&str, &str); 2] = [
 pub struct Aws {
     /// `AWS_ENDPOINT_URL`: every service, for all callers.
     pub endpoint: String,
-    /// Where a task finds its metadata and credentials: `http://169.254.170.2` as on Fargate, if this machine has that address and
-    /// no other world uses it. Then tasks also find S3 by its name in the Region; otherwise by [`Aws::endpoint`].
+    /// Where a task finds its metadata and credentials: `http://169.254.170.2` as on Fargate, if
+    /// this machine has that address and no other world uses it. Then tasks also find S3 by its
+    /// name in the Region; otherwise by [`Aws::endpoint`].
     pub task_endpoint: String,
     /// The webhook's function URL, with a trailing slash as in AWS.
     pub webhook_url: String,
@@ -116,7 +122,8 @@ pub struct Aws {
 }
 
 impl Aws {
-    /// Reads the template, creates its resources in moto, and serves. From then on messages are polled and the schedule ticks.
+    /// Reads the template, creates its resources in moto, and serves. From then on messages are
+    /// polled and the schedule ticks.
     pub async fn start(dirs: Arc<Dirs>, settings: Settings) -> Result<Self> {
         let (gate, url, control) = (listener().await?, listener().await?, listener().await?);
         let (tasks, s3, files) = match fargate::Own::claim(&dirs, &settings.region).await? {
@@ -184,8 +191,8 @@ impl Aws {
         *self.site.federation.write().unwrap_or_else(PoisonError::into_inner) = federation;
     }
 
-    /// Keys of the role with that logical id for the pods of a `ServiceAccount`, from EKS Pod Identity. Fails if the role does not
-    /// trust them.
+    /// Keys of the role with that logical id for the pods of a `ServiceAccount`, from EKS Pod
+    /// Identity. Fails if the role does not trust them.
     pub fn pod_identity(&self, role: &str, cluster: &str, namespace: &str, account: &str) -> Result<Credentials> {
         let template = &self.site.template;
         let trusted = template.roles.get(role).with_context(|| format!("the template has no role {role}"))?;
@@ -236,8 +243,9 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// The environment of a process whose wall clock is shifted by this many seconds, while its monotonic clock is right. It only
-/// affects programs that read the time through libc: those in Rust, and none in Go.
+/// The environment of a process whose wall clock is shifted by this many seconds, while its
+/// monotonic clock is right. It only affects programs that read the time through libc: those in
+/// Rust, and none in Go.
 fn wrong_clock(dirs: &Dirs, seconds: i64) -> Result<[(&'static str, String); 3]> {
     let library = dirs.tool("libfaketime.so.1")?.display().to_string();
     Ok([("LD_PRELOAD", library), ("FAKETIME", format!("{seconds:+}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into())])

@@ -1,5 +1,5 @@
-//! Errors of AWS: throttling, unavailability, refusals, and lost answers of calls that were carried out. A call can also be the
-//! last act of a process.
+//! Errors of AWS: throttling, unavailability, refusals, and lost answers of calls that were carried
+//! out. A call can also be the last act of a process.
 
 use std::{
     collections::HashSet,
@@ -16,15 +16,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// The service and the operation, such as `ecs RunTask`; for S3 the method, such as `s3 GET`. A service alone stands for all
-    /// its calls: `s3`, `sqs`, `ecs`, `secretsmanager` or `sts`.
+    /// The service and the operation, such as `ecs RunTask`; for S3 the method, such as `s3 GET`. A
+    /// service alone stands for all its calls: `s3`, `sqs`, `ecs`, `secretsmanager` or `sts`.
     pub call: String,
     /// Only calls by the role with this logical id, such as `LauncherRole`; without it, all.
     pub by: Option<String>,
-    /// Only calls with this text, in which `*` stands for any text, in the path, the body, the task definition that they name, or
-    /// the subject of their token. Here the path of a conditional write to S3 ends with ` if-none-match`.
+    /// Only calls with this text, in which `*` stands for any text, in the path, the body, the task
+    /// definition that they name, or the subject of their token. Here the path of a conditional
+    /// write to S3 ends with ` if-none-match`.
     pub about: String,
-    /// The percentage of calls that fail, spread evenly, starting with the first. 0 ends the outage.
+    /// The percentage of calls that fail, spread evenly, starting with the first. 0 ends the
+    /// outage.
     pub percent: u32,
     /// The status of the answer.
     pub status: u16,
@@ -32,10 +34,11 @@ pub struct Outage {
     pub code: String,
     /// The message of the error.
     pub message: String,
-    /// The call is carried out, and the caller only gets this error, as when an answer is lost on its way.
+    /// The call is carried out, and the caller only gets this error, as when an answer is lost on
+    /// its way.
     pub lost: bool,
-    /// The process that makes the call, a function or a forwarder, is killed (SIGKILL) before it gets an answer. Such an end of a
-    /// function raises no alarm.
+    /// The process that makes the call, a function or a forwarder, is killed (SIGKILL) before it
+    /// gets an answer. Such an end of a function raises no alarm.
     pub kills: bool,
     /// After how many seconds the outage ends by itself; without it, `percent: 0` ends it.
     pub seconds: Option<u64>,
@@ -91,7 +94,8 @@ impl Outages {
         fails.then(|| outage.clone())
     }
 
-    /// Kills the process that was started with this access key. It may have had more calls in progress.
+    /// Kills the process that was started with this access key. It may have had more calls in
+    /// progress.
     pub fn kill(&self, access_key_id: &str) -> Result<()> {
         if self.has_killed(access_key_id) {
             return Ok(());

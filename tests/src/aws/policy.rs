@@ -1,5 +1,5 @@
-//! IAM's policy evaluation, as far as the template uses it. An unsupported element is an error when the template is read, so that
-//! no rule is ever skipped.
+//! IAM's policy evaluation, as far as the template uses it. An unsupported element is an error when
+//! the template is read, so that no rule is ever skipped.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,8 @@ pub enum Principal {
     },
     /// `{AWS: …}`
     Aws {
-        /// ARNs of roles. The ARN of an account delegates to that account's own policies, which are not evaluated here.
+        /// ARNs of roles. The ARN of an account delegates to that account's own policies, which are
+        /// not evaluated here.
         #[serde(rename = "AWS")]
         aws: OneOrMany,
     },
@@ -180,8 +181,8 @@ pub enum Who<'a> {
     Federated(&'a str),
 }
 
-/// Returns whether these statements, of the caller's role and of the resource together, allow the demand: one must allow and none
-/// may deny. That is IAM's rule within one account.
+/// Returns whether these statements, of the caller's role and of the resource together, allow the
+/// demand: one must allow and none may deny. That is IAM's rule within one account.
 pub fn allows<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<'_>, demand: &Demand) -> bool {
     let mut allowed = false;
     for statement in statements.into_iter().filter(|statement| statement.matches(who, demand)) {
@@ -277,8 +278,9 @@ impl Token {
     }
 }
 
-/// Parses a pattern with its variables replaced; `None` if the request has no value for one. The value of a variable is never a
-/// wildcard, because a caller could otherwise choose its name to match everything.
+/// Parses a pattern with its variables replaced; `None` if the request has no value for one. The
+/// value of a variable is never a wildcard, because a caller could otherwise choose its name to
+/// match everything.
 fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
     let mut tokens = Vec::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -304,7 +306,8 @@ fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
 pub fn like(pattern: &str, text: &str, context: &Context) -> bool {
     let Some(tokens) = tokens(pattern, context) else { return false };
     let text: Vec<char> = text.chars().collect();
-    // Where to continue if the rest after the last `*` does not match: that star then covers one more character.
+    // Where to continue if the rest after the last `*` does not match: that star then covers one
+    // more character.
     let mut retry: Option<(usize, usize)> = None;
     let (mut token, mut at) = (0, 0);
     while at < text.len() {

@@ -22,8 +22,8 @@ use tokio::{
 
 use super::{lambda::Lambda, site::Site, template::Mapping};
 
-/// The pause after polls without messages: the shortest after a message, doubled each time. A long poll of moto keeps a processor
-/// busy.
+/// The pause after polls without messages: the shortest after a message, doubled each time. A long
+/// poll of moto keeps a processor busy.
 const BETWEEN_POLLS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(320)];
 /// The pause after a failed poll.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
@@ -35,12 +35,13 @@ const AFTER_FAILURE: Duration = Duration::from_millis(500);
 pub struct Switches {
     /// No message is received or handled while this is set.
     pub paused: bool,
-    /// Every event is delivered twice: at once on a standard queue, one after the other on a FIFO queue.
+    /// Every event is delivered twice: at once on a standard queue, one after the other on a FIFO
+    /// queue.
     pub duplicate: bool,
     /// The first message about each object is lost.
     pub drop_first: bool,
-    /// Lambda has no concurrency left for the function: each message returns after its visibility timeout, and SQS counts that it
-    /// was received.
+    /// Lambda has no concurrency left for the function: each message returns after its visibility
+    /// timeout, and SQS counts that it was received.
     pub throttled: bool,
 }
 
@@ -75,7 +76,8 @@ struct Progress {
 }
 
 impl Mappings {
-    /// Starts one poller per mapping of the template. `instances` limits each, below the template's limit.
+    /// Starts one poller per mapping of the template. `instances` limits each, below the template's
+    /// limit.
     pub fn start(site: &Arc<Site>, lambda: &Arc<Lambda>, instances: usize) -> Result<Self> {
         let mut pollers = Vec::new();
         for (id, function) in &site.template.functions {
@@ -121,7 +123,8 @@ impl Mappings {
         Ok(())
     }
 
-    /// Ends the visibility timeout of the failed messages now. A message that another delivery deleted stays deleted.
+    /// Ends the visibility timeout of the failed messages now. A message that another delivery
+    /// deleted stays deleted.
     pub async fn expire(&self, function: &str) -> Result<usize> {
         let mut shown = 0;
         for poller in self.of(function)? {

@@ -13,7 +13,8 @@ use serde_json::json;
 
 use super::{STACK, gate::http_client, site::Site, template::Template};
 
-/// Creates the secrets, queues, dead-letter queues first, then the bucket, and the objects of other buckets.
+/// Creates the secrets, queues, dead-letter queues first, then the bucket, and the objects of other
+/// buckets.
 pub async fn create(
     site: &Site,
     config: &SdkConfig,
@@ -52,7 +53,8 @@ pub async fn create(
     stack(site).await
 }
 
-/// Creates a stack for the description of the installation, which has only the outputs of the template.
+/// Creates a stack for the description of the installation, which has only the outputs of the
+/// template.
 async fn stack(site: &Site) -> Result<()> {
     let outputs: BTreeMap<_, _> = site.template.outputs.iter().map(|(name, value)| (name, json!({ "Value": value }))).collect();
     let resources = json!({ "Wait": { "Type": "AWS::CloudFormation::WaitConditionHandle" } });

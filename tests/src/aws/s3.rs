@@ -22,13 +22,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns whether method, path and query are those of `DeleteObjects`, whose body names the objects.
+    /// Returns whether method, path and query are those of `DeleteObjects`, whose body names the
+    /// objects.
     pub fn deletes_objects(method: &Method, query: &str) -> bool {
         *method == Method::POST && query.split('&').any(|parameter| matches!(parameter, "delete" | "delete="))
     }
 
-    /// Parses a `DeleteObjects`. S3 answers for each object, and deletes those that the caller may delete; here one forbidden
-    /// object refuses the whole call.
+    /// Parses a `DeleteObjects`. S3 answers for each object, and deletes those that the caller may
+    /// delete; here one forbidden object refuses the whole call.
     pub fn parse_deletion(path: &str, body: &str) -> Option<Self> {
         let bucket = format!("arn:aws:s3:::{}", percent_decode(path.trim_matches('/'))?);
         let keys = body.split("<Key>").skip(1).filter_map(|rest| Some(rest.split_once("</Key>")?.0));
@@ -39,7 +40,8 @@ impl Request {
         Some(Self { demands, bucket, object, reads: false, conditional: false })
     }
 
-    /// Parses method, path and query; buckets are always in the path. `None` for a request that Driftless never makes.
+    /// Parses method, path and query; buckets are always in the path. `None` for a request that
+    /// Driftless never makes.
     pub fn parse(method: &Method, path: &str, query: &str, headers: &HeaderMap) -> Option<Self> {
         let (bucket, key) = path.strip_prefix('/')?.split_once('/').map_or((path.strip_prefix('/')?, ""), |parts| parts);
         let bucket = format!("arn:aws:s3:::{}", percent_decode(bucket)?);

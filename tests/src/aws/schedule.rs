@@ -11,7 +11,8 @@ use tokio::{
 
 use super::{lambda::Lambda, now, random_hex, site::Site, template::Schedule};
 
-/// The pauses before Lambda's retries of an asynchronous invocation. The template says how many retries there are.
+/// The pauses before Lambda's retries of an asynchronous invocation. The template says how many
+/// retries there are.
 const RETRIES: [Duration; 2] = [Duration::from_mins(1), Duration::from_mins(2)];
 
 /// The schedules of the template, by the logical id of their function.
@@ -80,8 +81,8 @@ impl Schedules {
     }
 }
 
-/// The pause before the next invocation, after this many failures and with an event of this age; `None` if Lambda discards the
-/// event.
+/// The pause before the next invocation, after this many failures and with an event of this age;
+/// `None` if Lambda discards the event.
 fn pause(failed: usize, age: Duration, retries: usize, event_age: Duration) -> Option<Duration> {
     let pause = RETRIES.iter().take(retries).nth(failed.checked_sub(1)?);
     pause.copied().filter(|pause| age + *pause <= event_age)

@@ -1,5 +1,5 @@
-//! Signatures of requests: each is computed again from the caller's secret key and compared. For S3 also the hash and the checksums
-//! of a body, which are verified while the body passes.
+//! Signatures of requests: each is computed again from the caller's secret key and compared. For S3
+//! also the hash and the checksums of a body, which are verified while the body passes.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,8 @@ use super::{
     identity::Credentials,
 };
 
-/// The services whose calls the world answers itself or checks in detail. Any other is the administrator's, at moto.
+/// The services whose calls the world answers itself or checks in detail. Any other is the
+/// administrator's, at moto.
 const KNOWN: [&str; 5] = ["ecs", "s3", "secretsmanager", "sqs", "sts"];
 /// The maximum difference between a caller's clock and that of AWS.
 const SKEW: SignedDuration = SignedDuration::from_mins(15);
@@ -106,7 +107,8 @@ pub fn link_key(parts: &Parts) -> Option<String> {
     scope.split('/').next().map(ToOwned::to_owned)
 }
 
-/// Verifies a link: a GET of S3 that is signed in its query, by the holder of these keys, and not expired.
+/// Verifies a link: a GET of S3 that is signed in its query, by the holder of these keys, and not
+/// expired.
 pub fn verify_link(parts: &Parts, keys: &Credentials, region: &str, now: Timestamp) -> Result<(), Flaw> {
     let query: BTreeMap<_, _> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let parameter = |name: &str| query.get(name).map(String::as_str);
@@ -147,8 +149,8 @@ fn link_signature(parts: &Parts, keys: &Credentials, region: &str, at: Timestamp
     Some(sign(request, &params).ok()?.into_parts().1)
 }
 
-/// Verifies the signature of a request by the holder of these keys. `body` is that of every service but S3, whose requests have
-/// its hash in a header.
+/// Verifies the signature of a request by the holder of these keys. `body` is that of every service
+/// but S3, whose requests have its hash in a header.
 pub fn verify(parts: &Parts, body: Option<&Bytes>, keys: &Credentials, region: &str, now: Timestamp) -> Result<(), Flaw> {
     let authorization = text(&parts.headers, header::AUTHORIZATION.as_str()).unwrap_or_default();
     let scope: Vec<_> = part(authorization, "Credential=").unwrap_or_default().split('/').collect();
@@ -225,8 +227,8 @@ pub(super) fn settings(service: &str, hashed: bool) -> SigningSettings {
     settings
 }
 
-/// The body of a request to S3. If it is not the declared one, it ends with a [`Flaw`] in place of its last piece, so that the far
-/// end never has all of it.
+/// The body of a request to S3. If it is not the declared one, it ends with a [`Flaw`] in place of
+/// its last piece, so that the far end never has all of it.
 pub fn checked(headers: &HeaderMap, body: Body) -> reqwest::Body {
     let state = Some((body.into_data_stream(), Declared::of(headers), Bytes::new()));
     let pieces = stream::try_unfold(state, async |state| {
@@ -241,7 +243,8 @@ pub fn checked(headers: &HeaderMap, body: Body) -> reqwest::Body {
     reqwest::Body::wrap_stream(pieces.try_filter(|piece| future::ready(!piece.is_empty())))
 }
 
-/// The hash and the checksums that the headers of a request declare. A body in chunks has its checksum behind them, and no hash.
+/// The hash and the checksums that the headers of a request declare. A body in chunks has its
+/// checksum behind them, and no hash.
 pub struct Declared {
     /// In hex, with that of the body so far.
     hash: Option<(String, digest::Context)>,

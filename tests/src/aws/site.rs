@@ -86,7 +86,8 @@ impl Site {
         })
     }
 
-    /// Records a forbidden event: a crash, a time-out, a function that does not start. Printed and kept for the tests.
+    /// Records a forbidden event: a crash, a time-out, a function that does not start. Printed and
+    /// kept for the tests.
     pub fn alarm(&self, text: String) {
         tracing::error!("{text}");
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +116,8 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Holds every call that matches one of these, until the next call: `METHOD` and the end of the path, such as `GET /in/pack`.
+    /// Holds every call that matches one of these, until the next call: `METHOD` and the end of the
+    /// path, such as `GET /in/pack`.
     pub fn set(&self, held: Vec<String>) {
         self.held.send_replace(held);
     }
@@ -159,7 +161,8 @@ impl Journal {
     }
 }
 
-/// The tasks of this half of the world, none of which outlives it. Each ends by itself or with the world.
+/// The tasks of this half of the world, none of which outlives it. Each ends by itself or with the
+/// world.
 #[derive(Default)]
 pub struct Tasks(Mutex<JoinSet<()>>);
 

@@ -116,7 +116,8 @@ fn is_text(headers: &HeaderMap) -> bool {
     kind.starts_with("text/") || ["application/json", "application/javascript", "application/xml"].contains(&kind)
 }
 
-/// The function's response as HTTP: with a `statusCode` it is a whole response, without one it is a body.
+/// The function's response as HTTP: with a `statusCode` it is a whole response, without one it is a
+/// body.
 fn reply(answer: &Bytes) -> Response {
     let Ok(value) = serde_json::from_slice::<Value>(answer) else {
         return message(StatusCode::BAD_GATEWAY, "Internal Server Error");

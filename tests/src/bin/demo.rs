@@ -1,5 +1,5 @@
-//! `make demo`: the whole path on this machine, with real parts, in `target/world` or the folder of that name. It prints a user's
-//! commands and their results.
+//! `make demo`: the whole path on this machine, with real parts, in `target/world` or the folder of
+//! that name. It prints a user's commands and their results.
 
 use std::{env, io::IsTerminal as _, path::Path, time::Instant};
 
@@ -81,7 +81,8 @@ async fn show(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Prints each change of a Stack's condition until it is Ready and matches `wanted`, and then its outputs.
+/// Prints each change of a Stack's condition until it is Ready and matches `wanted`, and then its
+/// outputs.
 async fn follow(team: &Namespace<'_>, name: &str, wanted: impl Fn(&Stack) -> bool) -> Result<()> {
     let started = Instant::now();
     let shown = std::cell::RefCell::new(String::new());

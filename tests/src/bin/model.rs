@@ -5,13 +5,16 @@ use std::process::ExitCode;
 use clap::Parser;
 use driftless_tests::model::{Bounds, Breakage, Case, check};
 
-/// Checks every order of what can happen in small scenarios: without options all of them, with the bounds that it says.
+/// Checks every order of what can happen in small scenarios: without options all of them, with the
+/// bounds that it says.
 #[derive(Parser)]
 struct Arguments {
-    /// Only this case: launch, claim, finalize, successor or limit. The other options are its bounds.
+    /// Only this case: launch, claim, finalize, successor or limit. The other options are its
+    /// bounds.
     #[arg(long)]
     case: Option<Case>,
-    /// The number of preemptions: other steps while an invocation could continue. Unlimited by default.
+    /// The number of preemptions: other steps while an invocation could continue. Unlimited by
+    /// default.
     #[arg(long)]
     preemptions: Option<u8>,
     /// The number of invocations that end before a call.

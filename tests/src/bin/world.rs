@@ -1,4 +1,5 @@
-//! `make world`: the one-machine world in the foreground, in `target/world` or the folder of that name, until SIGINT, SIGTERM or the end of one of its parts.
+//! `make world`: the one-machine world in the foreground, in `target/world` or the folder of that
+//! name, until SIGINT, SIGTERM or the end of one of its parts.
 
 use std::{env, path::Path};
 

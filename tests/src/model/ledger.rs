@@ -82,7 +82,8 @@ impl Ledger {
 }
 
 impl Op {
-    /// Returns whether this repeats a state of its Stack that ran successfully, or runs an older one.
+    /// Returns whether this repeats a state of its Stack that ran successfully, or runs an older
+    /// one.
     fn repeats(&self, earlier: &Self) -> bool {
         match (&self.stack, &earlier.stack) {
             (Some((uid, generation)), Some((other, earlier_generation))) if uid == other => {

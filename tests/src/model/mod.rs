@@ -1,24 +1,29 @@
 //! The model check: the real handlers with ports in memory, for every order of their calls.
 //!
-//! A state consists of the bucket, the cluster and ECS, the waiting messages, and the invocations in flight, each with its
-//! answers so far. A handler is a function of its message and of those answers, so a state is continued by running its handlers
-//! again with the answers. Everything that can happen does so on some path: a message is delivered, an invocation makes its next
-//! call or ends for good, a task continues or is killed, a user acts, the sweep comes. Equal states are continued once.
+//! A state consists of the bucket, the cluster and ECS, the waiting messages, and the invocations
+//! in flight, each with its answers so far. A handler is a function of its message and of those
+//! answers, so a state is continued by running its handlers again with the answers. Everything that
+//! can happen does so on some path: a message is delivered, an invocation makes its next call or
+//! ends for good, a task continues or is killed, a user acts, the sweep comes. Equal states are
+//! continued once.
 //!
-//! Each state is checked against the rules of `ledger.rs`. In addition, from each state there is a path to rest
-//! (`Scenario::unrest`): no claim or slot stays held, no Update unfinished, no Stack between two states.
+//! Each state is checked against the rules of `ledger.rs`. In addition, from each state there is a
+//! path to rest (`Scenario::unrest`): no claim or slot stays held, no Update unfinished, no Stack
+//! between two states.
 //!
 //! The model leaves out, besides the numbers of [`Bounds`]:
 //!
-//! - At most two invocations are in flight, equal messages in a queue are one, and hops are not counted.
-//! - A message with a delay of more than five seconds is a timer and is not delivered: the sweep replaces it. The sweep comes
-//!   when nothing else can happen, and hints everything that is not at rest. Time passes only when a sweep without any effect
-//!   leaves the world short of rest.
+//! - At most two invocations are in flight, equal messages in a queue are one, and hops are not
+//!   counted.
+//! - A message with a delay of more than five seconds is a timer and is not delivered: the sweep
+//!   replaces it. The sweep comes when nothing else can happen, and hints everything that is not at
+//!   rest. Time passes only when a sweep without any effect leaves the world short of rest.
 //! - Calls only fail by a conflict, and no answer is lost.
-//! - If preemptions are bounded, an invocation continues to its end once they are used up, and no state in between is checked.
-//! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of its own (`Probe::free`): it
-//!   commutes with every other. Events, locks of dead runs, logs, and the number of resources for the progress lead to no
-//!   decision, and are left out.
+//! - If preemptions are bounded, an invocation continues to its end once they are used up, and no
+//!   state in between is checked.
+//! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of
+//!   its own (`Probe::free`): it commutes with every other. Events, locks of dead runs, logs, and
+//!   the number of resources for the progress lead to no decision, and are left out.
 
 mod handlers;
 mod ledger;
@@ -35,9 +40,11 @@ pub use search::{Report, check};
 /// The cases of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// A Stack's Update alone, from launch to record: with two concurrent launches, or two recorders.
+    /// A Stack's Update alone, from launch to record: with two concurrent launches, or two
+    /// recorders.
     Launch,
-    /// A Stack's Update and a user's contend for the claim of one Pulumi stack, from launch to record.
+    /// A Stack's Update and a user's contend for the claim of one Pulumi stack, from launch to
+    /// record.
     Claim,
     /// A Stack with `destroyOnFinalize` is deleted while its first run starts, runs or is recorded.
     Finalize,

@@ -140,8 +140,8 @@ impl State {
             } else {
                 Message::Launch(LaunchHint { version: VERSION, update: key, hops: 0 })
             };
-            // The launcher handles those that no Stack has to record, on behalf of the reconciler, which releases the others
-            // itself.
+            // The launcher handles those that no Stack has to record, on behalf of the reconciler,
+            // which releases the others itself.
             let is_kept = finalizer::is_on(&update) && (scenario.reconciles || update.stack(SYSTEM).is_none());
             if !update.is_complete() || is_kept {
                 self.send(hint, scenario);

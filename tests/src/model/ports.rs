@@ -26,10 +26,11 @@ use super::Breakage;
 
 /// A message with a longer delay is a timer, which the sweep replaces.
 const TIMER_SECONDS: u16 = 5;
-/// Parts of keys in the bucket whose objects no step of a scenario changes, so that their calls always have the same answer.
+/// Parts of keys in the bucket whose objects no step of a scenario changes, so that their calls
+/// always have the same answer.
 const CONSTANT: [&str; 6] = ["trees/", "keys/", "sealed/", "inputs/", "architectures/", "fetches/"];
-/// Keys that affect no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree.
-/// They are neither written nor found.
+/// Keys that affect no decision: the locks of dead runs, the resources that the last run left, and
+/// the task's copy of the tree. They are neither written nor found.
 const IGNORED: [&str; 9] =
     ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/", "/out/live-log", "audit/", "plans/"];
 
@@ -82,7 +83,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// A call that commutes with all others: its answer never changes, and it changes nothing that another call reads.
+    /// A call that commutes with all others: its answer never changes, and it changes nothing that
+    /// another call reads.
     async fn free<T: Clone + Debug + 'static>(&self, call: impl Future<Output = T>) -> T {
         if let Some(answer) = self.replay() {
             return answer;
@@ -195,7 +197,8 @@ impl Probe {
         self.about(verb, &K::kind(&()), object.meta().name.as_deref().unwrap_or_default(), call).await
     }
 
-    /// Sends a message, unless it is a timer. Its hops are not counted, because they would make every state different.
+    /// Sends a message, unless it is a timer. Its hops are not counted, because they would make
+    /// every state different.
     async fn send(&self, message: Message, delay_seconds: u16) -> Result<()> {
         if delay_seconds > TIMER_SECONDS {
             return Ok(());

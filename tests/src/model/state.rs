@@ -49,7 +49,8 @@ pub(super) struct State {
     pub(super) left: Bounds,
     /// The users' actions that were taken.
     users: u32,
-    /// The last invocation that made a step, if it can continue. Matters if preemptions are bounded.
+    /// The last invocation that made a step, if it can continue. Matters if preemptions are
+    /// bounded.
     current: Option<usize>,
     pub(super) violation: Option<String>,
 }
@@ -179,7 +180,8 @@ impl State {
         (next, told)
     }
 
-    /// The invocation that continues to its end, because no other step is possible: no state in between needs a check.
+    /// The invocation that continues to its end, because no other step is possible: no state in
+    /// between needs a check.
     fn must_go_on(&self) -> Option<usize> {
         let Bounds { preemptions, crashes, forgets, .. } = self.left;
         self.current.filter(|_| preemptions == Some(0) && crashes == 0 && forgets == 0)
@@ -320,7 +322,8 @@ impl State {
         name
     }
 
-    /// Runs one invocation after another, and every task to its success, until a condition is met or no step is left.
+    /// Runs one invocation after another, and every task to its success, until a condition is met
+    /// or no step is left.
     pub(super) fn run_until(&mut self, scenario: &Scenario, is_met: impl Fn(&Self) -> bool) {
         while !is_met(self) {
             if !self.queue.is_empty() {

@@ -32,18 +32,21 @@ pub(super) struct Approvals {
     guarded: HashMap<Uid, (Timestamp, bool)>,
     /// The cluster has the policy as it is shipped.
     pub(super) policy: bool,
-    /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without changes.
+    /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without
+    /// changes.
     plans: HashMap<(Uid, PlanHash), Option<ChangeKind>>,
     /// The value of its Secret that a Stack's last preview was given, by the Stack's uid.
     pub(super) previewed: HashMap<Uid, Option<String>>,
     /// How many approvals of a plan no run has used.
     approved: HashMap<(Uid, PlanHash), u32>,
-    /// The digest of the launcher for each set of inputs with a tree, and the inputs without the tree for each digest.
+    /// The digest of the launcher for each set of inputs with a tree, and the inputs without the
+    /// tree for each digest.
     bindings: HashMap<String, PlanHash>,
     bound: HashMap<PlanHash, String>,
     /// Runners apply whatever plan they find.
     pub(super) are_ignored: bool,
-    /// The content of each Pulumi stack, and the number of runs that changed it. `None` if a run failed midway.
+    /// The content of each Pulumi stack, and the number of runs that changed it. `None` if a run
+    /// failed midway.
     deployed: BTreeMap<String, (u64, Option<String>)>,
 }
 
@@ -166,7 +169,8 @@ impl Ledger {
         }
     }
 
-    /// What a Pulumi stack has after a run: the content of the run, or after a refresh what it had before.
+    /// What a Pulumi stack has after a run: the content of the run, or after a refresh what it had
+    /// before.
     pub(super) fn content(&self, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) -> String {
         let deployed = self.approvals.deployed.get(pulumi_stack).and_then(|(_, deployed)| deployed.clone());
         if spec.operation == Operation::Refresh { deployed.unwrap_or_else(|| "refreshed".into()) } else { content(spec, pack) }
@@ -233,7 +237,8 @@ pub(super) fn shipped() -> impl Iterator<Item = Value> {
     objects.into_iter().filter(|object| object["metadata"]["name"] == POLICY)
 }
 
-/// The users read the plans of the guarded Stacks. `calm`: they approve all, so that everything settles.
+/// The users read the plans of the guarded Stacks. `calm`: they approve all, so that everything
+/// settles.
 pub(super) fn review(world: &World, ledger: &mut Ledger, dice: &mut Dice, calm: bool, breakage: Option<Breakage>) {
     for stack in outside::stacks(world) {
         let (read, choice) = (calm || dice.chance(700), if calm { 0 } else { dice.below(10) });
@@ -254,7 +259,8 @@ fn review_one(world: &World, ledger: &mut Ledger, stack: &Stack, choice: u32, br
     let is_set = |name: &str| annotations.get(name).map(String::as_str) == Some(hash.as_str());
     match plan.state.as_deref().and_then(PlanState::parse) {
         Some(PlanState::Proposed) if !ledger.approvals.policy => {
-            // An approval that no reconciliation sees before the policy is back counts if its plan was shown before.
+            // An approval that no reconciliation sees before the policy is back counts if its plan
+            // was shown before.
             let is_void = plan.offered != Some(true) || breakage == Some(Breakage::Policies);
             if is_void && !is_set(names::APPROVE) {
                 ledger.tell(|| format!("intruder: approves {hash}"));

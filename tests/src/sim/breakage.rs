@@ -29,13 +29,15 @@ pub enum Breakage {
     Fairness,
     /// ECS accepts the recorder's requests to stop a task and does not stop it.
     Stops,
-    /// The API server shows the admissions without the time at which each namespace last got a slot.
+    /// The API server shows the admissions without the time at which each namespace last got a
+    /// slot.
     Turns,
     /// The API server writes the Stack's current generation into `lastUpdate`, as if that had run.
     Generations,
     /// The API server writes the first counted failure as the last one that is retried.
     Failures,
-    /// The bucket writes the outcome of a run without a report without the time at which it started.
+    /// The bucket writes the outcome of a run without a report without the time at which it
+    /// started.
     Began,
     /// The API server adds the namespace's Secret to the note of each Event.
     Leaks,
@@ -55,7 +57,8 @@ pub enum Breakage {
     Warnings,
     /// The API server shows every Stack without its limit on retries.
     Retries,
-    /// The API server keeps the annotations of an approval that was used or not checked, and shows no plan as spent.
+    /// The API server keeps the annotations of an approval that was used or not checked, and shows
+    /// no plan as spent.
     Spent,
     /// The bucket writes another digest of the inputs into each request for a plan.
     Digests,

@@ -31,7 +31,8 @@ pub(super) enum Trouble {
     Deaf,
     /// A message is delayed.
     Delay,
-    /// ECS forgets a client token, or does not know a new task yet; the bucket reports that a write was not the first.
+    /// ECS forgets a client token, or does not know a new task yet; the bucket reports that a write
+    /// was not the first.
     Forget,
     /// An artifact cannot be downloaded, or an operation fails.
     Fail,
@@ -164,8 +165,8 @@ impl Dice {
     }
 }
 
-/// The present probabilities, and dice for each actor and purpose: an additional choice of one, such as for a new call of a
-/// function, changes no choice of another.
+/// The present probabilities, and dice for each actor and purpose: an additional choice of one,
+/// such as for a new call of a function, changes no choice of another.
 pub(super) struct Chances {
     seed: u64,
     pub(super) odds: Cell<Odds>,

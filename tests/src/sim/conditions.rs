@@ -20,9 +20,10 @@ use super::{
 pub(super) enum Mode {
     /// Messages are lost, and the sweep repairs that.
     Swept,
-    /// No message is lost, no function fails, and there is no sweep: a function that fails between its write of `nextLook` and
-    /// the message for that time leaves the requeue to the sweep. Only Updates that wait for a task or a slot, or were created
-    /// too late, are hinted, because the launcher leaves these to the sweep.
+    /// No message is lost, no function fails, and there is no sweep: a function that fails between
+    /// its write of `nextLook` and the message for that time leaves the requeue to the sweep. Only
+    /// Updates that wait for a task or a slot, or were created too late, are hinted, because the
+    /// launcher leaves these to the sweep.
     Unswept,
     /// After the disturbance, tasks of one namespace fail to start for two hours.
     Outage,
@@ -91,7 +92,8 @@ impl Conditions {
         }
         match breakage {
             Some(Breakage::Retries) => odds = odds.with(Trouble::Fail, 500),
-            // An approved plan is only proposed again, with the same hash, after a run of it that found the Pulumi stack locked.
+            // An approved plan is only proposed again, with the same hash, after a run of it that
+            // found the Pulumi stack locked.
             Some(Breakage::Spent) => odds = Odds::default().with(Trouble::Fail, 400),
             _ => {}
         }
@@ -181,7 +183,8 @@ fn begin() -> Timestamp {
     World::new(0, Faults::NONE).now()
 }
 
-/// The limits on concurrent runs. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
+/// The limits on concurrent runs. A third of the seeds have limits; in half of these the namespaces
+/// contend for a single slot.
 fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
     let single = Limits { runs: Some(1), runs_per_namespace: None };
     if matches!(breakage, Some(Breakage::Admissions | Breakage::Turns)) {

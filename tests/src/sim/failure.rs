@@ -55,7 +55,8 @@ impl Case {
     }
 }
 
-/// A broken invariant, with the smallest conditions that were found to break it and the state at its end.
+/// A broken invariant, with the smallest conditions that were found to break it and the state at
+/// its end.
 #[derive(Clone, Debug)]
 pub struct Failure {
     case: Case,
@@ -73,8 +74,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Simulates a case that fails again: with a trace, and with ever fewer of its conditions as long as it breaks the same rule.
-    /// At rest it has to equal `expected`. `None` if it does not fail.
+    /// Simulates a case that fails again: with a trace, and with ever fewer of its conditions as
+    /// long as it breaks the same rule. At rest it has to equal `expected`. `None` if it does not
+    /// fail.
     pub(super) fn of(case: Case, breakage: Option<Breakage>, expected: Option<&str>) -> Option<Self> {
         let mut left = case.conditions(breakage);
         let violation = run(&left, expected, false).violation?;

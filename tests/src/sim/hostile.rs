@@ -1,5 +1,5 @@
-//! The hostile tenant: it writes anything that the API server accepts into its own namespace. `runner.rs` has the behaviour of
-//! its tasks.
+//! The hostile tenant: it writes anything that the API server accepts into its own namespace.
+//! `runner.rs` has the behaviour of its tasks.
 
 use driftless_api::{Update, Workspace, names};
 use driftless_kubernetes::Cluster as _;
@@ -17,7 +17,8 @@ use super::{
 
 /// The namespace of the hostile tenant.
 pub(super) const HOSTILE: &str = "hostile";
-/// The namespace under attack. Its Stack has `destroyOnFinalize` and a Secret, so that the launcher seals its inputs.
+/// The namespace under attack. Its Stack has `destroyOnFinalize` and a Secret, so that the launcher
+/// seals its inputs.
 pub(super) const QUIET: &str = "quiet";
 /// The name of the Stack in either namespace.
 pub(super) const STACK: &str = "q";
@@ -40,7 +41,8 @@ pub(super) enum Attack {
     ForgeUpdate,
     /// The owner of one of its Updates.
     ForgeOwner,
-    /// The spec of one of its Updates. The API server refuses the change after the launch; the simulation does not.
+    /// The spec of one of its Updates. The API server refuses the change after the launch; the
+    /// simulation does not.
     EditUpdate,
     RemoveFinalizers,
     DeleteUpdate,
@@ -72,7 +74,8 @@ impl Attack {
     ];
 }
 
-/// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end of the disturbance.
+/// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end
+/// of the disturbance.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(Timestamp, Action)> {
     let settled = begin + MADE_WITHIN;
     let length = u32::try_from(end.duration_since(settled).as_secs()).unwrap_or_default();
@@ -90,7 +93,8 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(
     script
 }
 
-/// Carries out an attack. The tenant knows every name and uid of the quiet namespace and writes to its own namespace only.
+/// Carries out an attack. The tenant knows every name and uid of the quiet namespace and writes to
+/// its own namespace only.
 pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
     let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
     let own = key_in(HOSTILE, STACK_KIND, STACK);
@@ -150,8 +154,8 @@ pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
     }
 }
 
-/// The metadata that the tenant writes into its objects: everything that has a meaning for the functions, and the names of the
-/// quiet namespace.
+/// The metadata that the tenant writes into its objects: everything that has a meaning for the
+/// functions, and the names of the quiet namespace.
 fn marks(victim: &Value) -> [(&'static str, &'static str, String); 19] {
     let theirs = run_of(victim).unwrap_or(STACK);
     [
@@ -177,8 +181,8 @@ fn marks(victim: &Value) -> [(&'static str, &'static str, String); 19] {
     ]
 }
 
-/// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read its inputs: a launcher that
-/// trusts the Update gives the task the quiet Stack's sealed inputs.
+/// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read
+/// its inputs: a launcher that trusts the Update gives the task the quiet Stack's sealed inputs.
 pub(super) fn ambush(update: &str, choice: u64, world: &World) {
     let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
     edit(world, &key_in(HOSTILE, UPDATE_KIND, update), |update| {
@@ -193,7 +197,8 @@ fn destroy_without_inputs(update: &mut Value) {
     update["spec"]["driftless"]["workspace"] = workspace("gone");
 }
 
-/// The owner of an Update: none, the quiet Stack with a wrong or the right group, or the tenant's own Stack.
+/// The owner of an Update: none, the quiet Stack with a wrong or the right group, or the tenant's
+/// own Stack.
 fn owner(choice: u32, victim: &Value, world: &World) -> Value {
     let own = world.object(&key_in(HOSTILE, STACK_KIND, STACK)).unwrap_or_default();
     let (api_version, stack) = match choice % 4 {
@@ -217,7 +222,8 @@ fn run_of(victim: &Value) -> Option<&str> {
     ["currentUpdate", "lastUpdate"].into_iter().find_map(|field| victim["status"][field]["name"].as_str())
 }
 
-/// The name of a Workspace: that of either tenant's Stack, that of the quiet Stack's run, or another one.
+/// The name of a Workspace: that of either tenant's Stack, that of the quiet Stack's run, or
+/// another one.
 fn workspace_name(choice: u32, victim: &Value) -> String {
     match choice % 4 {
         0 | 1 => STACK.into(),

@@ -34,7 +34,8 @@ impl Knobs {
     /// The shortest tokens that the API server issues. Some runs take longer.
     pub(super) const SHORT_TOKENS: Self = Self { token_seconds: 600, ..Self::DEFAULT };
 
-    /// Half of the seeds have the sweep of the template: a shorter one costs the simulation time, a longer one hides less.
+    /// Half of the seeds have the sweep of the template: a shorter one costs the simulation time, a
+    /// longer one hides less.
     pub(super) fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, &["knobs"]);
         let sweep_seconds = [60, 60, 60, 60, 10, 300, 900, 3600][dice.index(8)];
@@ -58,46 +59,51 @@ impl Knobs {
         }
     }
 
-    /// The time after the disturbance until everything is at rest: four tries of each failure, each with a task that takes its
-    /// time, one after another for Stacks that share a Pulumi stack, and a prerequisite before them; and some sweeps for what was
-    /// lost before.
+    /// The time after the disturbance until everything is at rest: four tries of each failure, each
+    /// with a task that takes its time, one after another for Stacks that share a Pulumi stack, and
+    /// a prerequisite before them; and some sweeps for what was lost before.
     pub(super) fn settled_within(self) -> SignedDuration {
         SignedDuration::from_secs(3 * 3600 + 4 * (self.period_seconds + self.sweep_seconds))
     }
 
-    /// A machine that takes more turns runs in circles. Each sweep may hint ten objects that can wait for ever, and a
-    /// reconciliation has up to 30 calls, so a seed with more sweeps has more turns.
+    /// A machine that takes more turns runs in circles. Each sweep may hint ten objects that can
+    /// wait for ever, and a reconciliation has up to 30 calls, so a seed with more sweeps has more
+    /// turns.
     pub(super) fn max_turns(self) -> u32 {
         let longest = OUTAGE + self.settled_within() + self.at_rest();
         200_000 + 300 * u32::try_from(longest.as_secs() / self.sweep_seconds).unwrap_or_default()
     }
 
-    /// It stays at rest for more than one period, in which an Update that was created too late is abandoned, too.
+    /// It stays at rest for more than one period, in which an Update that was created too late is
+    /// abandoned, too.
     pub(super) fn at_rest(self) -> SignedDuration {
         SignedDuration::from_secs(self.period_seconds.max(600) + 5 * self.sweep_seconds)
     }
 
-    /// The maximum number of reconciliations in that time: two or three of each Stack and Update in ten minutes and in each
-    /// period, and some of the hostile tenant's Updates, which may never end, at each sweep.
+    /// The maximum number of reconciliations in that time: two or three of each Stack and Update in
+    /// ten minutes and in each period, and some of the hostile tenant's Updates, which may never
+    /// end, at each sweep.
     pub(super) fn looks_at_rest(self) -> u64 {
         let rounds = 1 + self.at_rest().as_secs() / 600 + self.at_rest().as_secs() / self.period_seconds;
         let sweeps = self.at_rest().as_secs() / self.sweep_seconds;
         (125 * rounds + 5 * sweeps).unsigned_abs()
     }
 
-    /// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The
-    /// sum of: a period until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five
-    /// minutes, a period and a sweep until the recorder sees the task, and two minutes until ECS kills it.
+    /// The time in which every task ends, from its start or from the end of the disturbance, which
+    /// may lose every message. The sum of: a period until the launcher makes the task the owner of
+    /// its run, the run's limit, the recorder's grace of five minutes, a period and a sweep until
+    /// the recorder sees the task, and two minutes until ECS kills it.
     pub(super) fn task_ends_within(self) -> SignedDuration {
         let run = i64::from(MAX_RUN_SECONDS) + 300;
         SignedDuration::from_secs(self.period_seconds + run + self.period_seconds + self.sweep_seconds + 120)
     }
 
-    /// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, even where there
-    /// is a single slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its
-    /// slot, and one run of each namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one
-    /// each, because namespaces take turns. A free slot goes to a run that can start when a deleted Update is dropped, after
-    /// three minutes, and then a sweep hints the waiting ones.
+    /// The time in which a change of the quiet Stack runs, from the change or from the end of the
+    /// disturbance, even where there is a single slot. The sum of: a period until the sweep finds
+    /// the change, the time until a hostile task has to free its slot, and one run of each
+    /// namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one
+    /// each, because namespaces take turns. A free slot goes to a run that can start when a deleted
+    /// Update is dropped, after three minutes, and then a sweep hints the waiting ones.
     pub(super) fn run_within(self) -> SignedDuration {
         let slot = 180 + self.sweep_seconds;
         let turns = i64::from(TENANTS) * (i64::from(MAX_RUN_SECONDS) + slot);

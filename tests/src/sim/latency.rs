@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::{ledger::Ledger, outside};
 
-/// The bounds of a calm run, without lost messages, failing functions, limits, and long runs: twice the measured times.
+/// The bounds of a calm run, without lost messages, failing functions, limits, and long runs: twice
+/// the measured times.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_mins(12);
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
@@ -35,7 +36,8 @@ impl Histogram {
         self.0.values().sum()
     }
 
-    /// The least number of seconds that this many of 100 durations do not exceed. 0 if there are none.
+    /// The least number of seconds that this many of 100 durations do not exceed. 0 if there are
+    /// none.
     #[must_use]
     pub fn percentile(&self, of_100: u64) -> i64 {
         let mut left = (self.number() * of_100).div_ceil(100);

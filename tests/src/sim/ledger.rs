@@ -1,41 +1,50 @@
 //! The checks, by the numbers of the design's invariants:
 //!
-//! - 1: two operations of one Pulumi stack are never in progress, from when a runner has its spec until it reports or its task
-//!   ends; with limits, no more operations are in progress than they allow.
-//! - 2: `lastUpdate` names the generation, the request and the revision that its run was given; and a state that ran successfully
-//!   is not run again.
-//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree
-//!   exists from when an Update names it until that Update is deleted.
-//! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and has the
-//!   runner's report; no Update's operation starts twice.
+//! - 1: two operations of one Pulumi stack are never in progress, from when a runner has its spec
+//!   until it reports or its task ends; with limits, no more operations are in progress than they
+//!   allow.
+//! - 2: `lastUpdate` names the generation, the request and the revision that its run was given; and
+//!   a state that ran successfully is not run again.
+//! - 3: an operation has the configuration of the generation, and the tree of the revision, that
+//!   its Update names; the tree exists from when an Update names it until that Update is deleted.
+//! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes
+//!   for the same run, and has the runner's report; no Update's operation starts twice.
 //! - 6: at the end no task folder has a spec or a result.
-//! - 7: a Stack is Ready only if the generation that it observed ran successfully; a waiting one has a run or a requeue; a
-//!   reconciliation of a Stack at rest finds nothing to do.
-//! - No task is started for another operator's namespace, except by a reconciliation that started before the change.
-//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack with a destroy
-//!   policy is deleted only after its destroy, also with its namespace, if a run of it ever started.
+//! - 7: a Stack is Ready only if the generation that it observed ran successfully; a waiting one
+//!   has a run or a requeue; a reconciliation of a Stack at rest finds nothing to do.
+//! - No task is started for another operator's namespace, except by a reconciliation that started
+//!   before the change.
+//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is
+//!   left. A Stack with a destroy policy is deleted only after its destroy, also with its
+//!   namespace, if a run of it ever started.
 //! - 9: a function fetches an archive only for messages about the namespace of its source.
 //! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform failed.
-//! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
+//! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of
+//!   `latency.rs`.
 //! - 12: the tokens of a run are renewed before they expire.
-//! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per approval; a plan has
-//!   the same binding for the same inputs, and another one for others (`approvals.rs`).
-//! - 14: a state whose run failed is run again at most as often as `spec.driftless.retries` of its Stack allows.
-//! - 15: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it, and after a warning in time.
-//! - 16: troubles change no final state that follows from a Stack's spec, source and Secret alone (`Machine::settled`).
+//! - 13: a guarded Stack is changed only by plans that its users approved, each at most once per
+//!   approval; a plan has the same binding for the same inputs, and another one for others
+//!   (`approvals.rs`).
+//! - 14: a state whose run failed is run again at most as often as `spec.driftless.retries` of its
+//!   Stack allows.
+//! - 15: a Stack that no user deletes is deleted only at the end of its TTL, if that destroys it,
+//!   and after a warning in time.
+//! - 16: troubles change no final state that follows from a Stack's spec, source and Secret alone
+//!   (`Machine::settled`).
 //!
 //! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!
-//! - S1: functions write the values of a namespace's Secrets and secret outputs only to that namespace's Secrets, tasks and
-//!   sealed inputs, and to no Event and no message; only messages about the quiet namespace lead to a write or a deletion of its
-//!   sealed inputs and of the digest of its inputs.
-//! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the
-//!   quiet one.
-//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while the quiet Stack waits for a
-//!   slot, no other namespace takes the last free slot twice.
+//! - S1: functions write the values of a namespace's Secrets and secret outputs only to that
+//!   namespace's Secrets, tasks and sealed inputs, and to no Event and no message; only messages
+//!   about the quiet namespace lead to a write or a deletion of its sealed inputs and of the digest
+//!   of its inputs.
+//! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile
+//!   namespace stops a task of the quiet one.
+//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while
+//!   the quiet Stack waits for a slot, no other namespace takes the last free slot twice.
 //!
-//! The hostile tenant's own objects only have to keep 1, 5 (an operation starts once), 6 and the claims of 8: the tenant forges
-//! their statuses and specs.
+//! The hostile tenant's own objects only have to keep 1, 5 (an operation starts once), 6 and the
+//! claims of 8: the tenant forges their statuses and specs.
 //!
 //! In addition, `driftless_core::violations` checks the plan of every reconciliation.
 
@@ -67,7 +76,8 @@ use crate::scenario::SYSTEM;
 /// The maximum time of a reconciliation.
 pub(super) const LOOK: SignedDuration = SignedDuration::from_secs(90);
 
-/// The state that an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
+/// The state that an operation runs: the Stack's uid, generation, request, revision, operation and
+/// the value of its Secret.
 type State = (Uid, i64, String, Revision, Operation, Option<String>);
 
 /// What an Update asks for, as `lastUpdate` names it: the generation, the request and the revision.
@@ -113,7 +123,8 @@ pub(super) struct Ledger {
     pub(super) limits: Limits,
     pub(super) changes: Changes,
     pub(super) approvals: Approvals,
-    /// The lifetime of tokens, if runs that started after the disturbance never have to continue with old ones.
+    /// The lifetime of tokens, if runs that started after the disturbance never have to continue
+    /// with old ones.
     pub(super) tokens_live: Option<SignedDuration>,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
@@ -141,11 +152,13 @@ pub(super) struct Ledger {
     pub(super) calm_since: Option<Timestamp>,
     /// The uids of the Updates that have a slot.
     pub(super) admitted: HashSet<Uid>,
-    /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it does not wait.
+    /// The namespaces that took the last free slot while the quiet Stack waits for one. `None`
+    /// while it does not wait.
     pub(super) preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
-    /// Their requests, by name: one that was deleted before it started may be followed by another of that name.
+    /// Their requests, by name: one that was deleted before it started may be followed by another
+    /// of that name.
     asked: HashMap<String, Asked>,
     /// The names of Stacks' Updates that refresh, first or only.
     refreshes: HashSet<String>,
@@ -373,7 +386,8 @@ impl Ledger {
         self.secrets.extend((!adopts).then_some((stack_uid.clone(), secret.clone())));
         self.change_runs(&stack_uid, generation, &request, &commit);
         if spec.refresh || adopts {
-            // A drift fix runs for the live state and not for a change; if it fails, another one runs.
+            // A drift fix runs for the live state and not for a change; if it fails, another one
+            // runs.
             self.supersede(&stack_uid);
             return None;
         }
@@ -415,7 +429,8 @@ impl Ledger {
         }
     }
 
-    /// Checks an operation that started at `began` and has ended, whose tokens were last written at `written`.
+    /// Checks an operation that started at `began` and has ended, whose tokens were last written at
+    /// `written`.
     pub(super) fn check_tokens(&mut self, update: &str, began: Timestamp, written: Timestamp) {
         let (now, calm) = (self.now, self.calm_since.is_some_and(|since| since <= began));
         let expired = self.tokens_live.is_some_and(|live| now.duration_since(written) > live);
@@ -509,8 +524,8 @@ impl Ledger {
         });
         let is_news = self.last.get(&stack.uid).is_none_or(|before| before.name != last.name);
         if is_news && last.state == LastUpdateState::Failed && self.refreshes.contains(&last.name) {
-            // It may have failed before it started. Its retry repeats what ran before the drift, without a refresh if drift
-            // checks have ended.
+            // It may have failed before it started. Its retry repeats what ran before the drift,
+            // without a refresh if drift checks have ended.
             self.supersede(&stack.uid);
         }
         if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
@@ -549,7 +564,8 @@ impl Ledger {
         self.check_owner(subject, key);
         let Some(folder) = key.strip_suffix("manifest").filter(|folder| folder.starts_with("trees/")) else { return };
         self.stats.collections += 1;
-        // The hostile tenant forges statuses, so the trees of its own namespace may be deleted early.
+        // The hostile tenant forges statuses, so the trees of its own namespace may be deleted
+        // early.
         let names = |update: &Update| {
             update.namespace().as_deref() != Some(HOSTILE) && tree_of(update).is_some_and(|tree| tree == folder)
         };

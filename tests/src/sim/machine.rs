@@ -41,14 +41,16 @@ pub(super) const COLLECT_SECONDS: i64 = 120;
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// The maximum time of a reconciliation's calls without delays.
 const LAST_CALLS: SignedDuration = SignedDuration::from_secs(20);
-/// A message that was not handled is delivered again within this time, which is shorter than the template's and tests the same.
+/// A message that was not handled is delivered again within this time, which is shorter than the
+/// template's and tests the same.
 const VISIBILITY_SECONDS: u32 = 90;
 /// The maximum number of concurrent invocations.
 const CONCURRENCY: usize = 8;
-/// How long the tasks of a namespace fail to start after the disturbance, in seeds with an outage: longer than another
-/// namespace's change may take.
+/// How long the tasks of a namespace fail to start after the disturbance, in seeds with an outage:
+/// longer than another namespace's change may take.
 pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
-/// While more messages wait, none is doubled: otherwise each of a chain of requeues would be, and each of those again.
+/// While more messages wait, none is doubled: otherwise each of a chain of requeues would be, and
+/// each of those again.
 const FEW_MESSAGES: usize = 12;
 /// The launcher's reasons for an Update that waits for a task or for a slot.
 const LEFT_TO_SWEEP: [WaitReason; 2] = [WaitReason::TaskNotStarted, WaitReason::ConcurrencyLimit];
@@ -170,8 +172,8 @@ impl Machine {
             machine.plan(begin, Event::Loop);
         }
         machine.ledger.borrow_mut().changes.are_bounded = calm;
-        // The first reconciliation that the sweep requests comes before the tokens expire: it hints a live run several times in
-        // their lifetime.
+        // The first reconciliation that the sweep requests comes before the tokens expire: it hints
+        // a live run several times in their lifetime.
         let (life, sweep) = (i64::from(knobs.token_seconds), knobs.sweep_seconds);
         let renews = mode != Mode::Unswept && life / 2 >= sweep.max(life / 8) + 30;
         machine.ledger.borrow_mut().tokens_live = renews.then(|| SignedDuration::from_secs(knobs.token_seconds.into()));
@@ -329,8 +331,9 @@ impl Machine {
         true
     }
 
-    /// Hints the Updates that the launcher leaves to the sweep: those that wait for a task or a slot, because their launches
-    /// requeue themselves for two minutes only, and those that were created too late, which are abandoned after ten.
+    /// Hints the Updates that the launcher leaves to the sweep: those that wait for a task or a
+    /// slot, because their launches requeue themselves for two minutes only, and those that were
+    /// created too late, which are abandoned after ten.
     fn hint_waiting(&mut self) {
         let (now, updates) = (self.world.now(), rest::list::<Update>(&self.calm, None));
         let waits = |update: &&Update| {
@@ -424,7 +427,8 @@ impl Machine {
         if self.breakage == Some(Breakage::Fairness) && subject(&message) == QUIET {
             return true;
         }
-        // The recorder's own messages are spared: the loss of both an end and its repair is a case for an operator.
+        // The recorder's own messages are spared: the loss of both an end and its repair is a case
+        // for an operator.
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
         let queue = queue(&message);
         let (lost, late) = (self.chances.strikes(queue, Trouble::Drop) && !spared, self.chances.strikes(queue, Trouble::Delay));
@@ -493,7 +497,8 @@ impl Machine {
         self.watch();
         for task in self.world.live_tasks() {
             if self.ledger.borrow_mut().see_task(&task) {
-                // After the disturbance the tenant's tasks behave, because its queue of runs would take hours otherwise.
+                // After the disturbance the tenant's tasks behave, because its queue of runs would
+                // take hours otherwise.
                 let is_hostile = self.disturbed && task.run.update.namespace == HOSTILE;
                 let mut dice = self.chances.of_task(&task.run.claim);
                 if task.spot && dice.chance(self.chances.odds.get().of(Trouble::Kill)) {
@@ -508,8 +513,9 @@ impl Machine {
         }
     }
 
-    /// Without a sweep the reconciler is not delayed beyond its time limit. A reconciliation that ends between its write of the
-    /// Stack's status and the release of the Update leaves the release to the sweep, because the next one no longer sees the run.
+    /// Without a sweep the reconciler is not delayed beyond its time limit. A reconciliation that
+    /// ends between its write of the Stack's status and the release of the Update leaves the
+    /// release to the sweep, because the next one no longer sees the run.
     fn longest_stall(&self, Invocation { function, began, .. }: &Invocation) -> SignedDuration {
         if self.mode != Mode::Unswept || *function != "reconciler" {
             return TIMEOUT;
@@ -526,7 +532,8 @@ impl Machine {
         self.failed(message);
     }
 
-    /// After a crash or a failure the message is delivered again, when its visibility timeout has elapsed.
+    /// After a crash or a failure the message is delivered again, when its visibility timeout has
+    /// elapsed.
     fn failed(&mut self, message: Option<Message>) {
         if let Some(message) = message.filter(|_| self.breakage != Some(Breakage::Redelivery)) {
             self.redeliver(message, VISIBILITY_SECONDS);

@@ -1,18 +1,22 @@
-//! The simulation: the real handlers with ports in memory, in one thread, with a clock that moves when no other step is possible,
-//! and with every choice drawn from a seed.
+//! The simulation: the real handlers with ports in memory, in one thread, with a clock that moves
+//! when no other step is possible, and with every choice drawn from a seed.
 //!
-//! Invocations overlap: at each call of a port another invocation may run first, this one may be delayed for seconds or end for
-//! good (the message is delivered again), and the call may fail or lose its answer. The world outside consists of users who edit,
-//! request, push and delete, a forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops and delays,
-//! an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep continues,
-//! and everything has to settle. In some seeds no message is lost, no function fails, and there is no sweep; in some, tasks of
-//! one namespace still fail to start for two hours, in which the others have to settle (`conditions.rs`).
+//! Invocations overlap: at each call of a port another invocation may run first, this one may be
+//! delayed for seconds or end for good (the message is delivered again), and the call may fail or
+//! lose its answer. The world outside consists of users who edit, request, push and delete, a
+//! forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops and delays,
+//! an ECS that forgets, and runners that are slow, fail or are killed. After a while the
+//! disturbance ends, the sweep continues, and everything has to settle. In some seeds no message is
+//! lost, no function fails, and there is no sweep; in some, tasks of one namespace still fail to
+//! start for two hours, in which the others have to settle (`conditions.rs`).
 //!
-//! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with everything that the API
-//! server and IAM let a tenant write (`hostile.rs`). In some seeds Stacks are guarded, and users approve their plans (`approvals.rs`).
+//! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one
+//! with everything that the API server and IAM let a tenant write (`hostile.rs`). In some seeds
+//! Stacks are guarded, and users approve their plans (`approvals.rs`).
 //!
-//! `ledger.rs` lists the checks. A run is a function of its seed only. Each actor draws each kind of choice from its own stream
-//! (`chances.rs`), so that a seed means nearly the same after a function makes one more call.
+//! `ledger.rs` lists the checks. A run is a function of its seed only. Each actor draws each kind
+//! of choice from its own stream (`chances.rs`), so that a seed means nearly the same after a
+//! function makes one more call.
 
 mod approvals;
 mod breakage;
@@ -47,7 +51,8 @@ pub use latency::Histogram;
 use machine::{Ended, Machine};
 pub use stats::Stats;
 
-/// Simulates these conditions. At rest the world has to equal `expected`, the final state of another run.
+/// Simulates these conditions. At rest the world has to equal `expected`, the final state of
+/// another run.
 fn run(conditions: &Conditions, expected: Option<&str>, traced: bool) -> Ended {
     let mut ended = Machine::new(conditions, traced).run();
     if ended.violation.is_none() && conditions.is_troubled() {
@@ -137,9 +142,9 @@ pub fn simulate_calm(seeds: impl Iterator<Item = u64> + Send) -> Report {
     Report::of(seeds.map(Case::Calm), None, None)
 }
 
-/// Simulates a short calm script with each of the `faults`. Its final state has to be the same as without a fault, except for the
-/// names of runs and the number of tries. Without `faults`, it uses every single fault, or a sample of them. Also returns how
-/// many were simulated.
+/// Simulates a short calm script with each of the `faults`. Its final state has to be the same as
+/// without a fault, except for the names of runs and the number of tries. Without `faults`, it uses
+/// every single fault, or a sample of them. Also returns how many were simulated.
 #[must_use]
 pub fn single_faults(faults: Option<Vec<Fault>>, one_of: usize) -> (usize, Report) {
     let calm = run(&Conditions::of_fault(None), None, false);

@@ -32,9 +32,9 @@ const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
 pub(super) const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
-/// The Stacks: name, Pulumi stack as written in their spec, source, prerequisite, and the actual Pulumi stack. `b` and `c` write
-/// the same one differently. The last one is not in [`NAMESPACE`]: the quiet namespace and the hostile one each have a Stack like
-/// it.
+/// The Stacks: name, Pulumi stack as written in their spec, source, prerequisite, and the actual
+/// Pulumi stack. `b` and `c` write the same one differently. The last one is not in [`NAMESPACE`]:
+/// the quiet namespace and the hostile one each have a Stack like it.
 const STACKS: [(&str, &str, Field, Option<&str>, &str); 5] = [
     ("a", "dev", Field::Program, None, "p/dev"),
     ("b", "organization/dev", Field::Flux, None, "shop/dev"),
@@ -191,7 +191,8 @@ impl Outside {
         self.written
     }
 
-    /// A commit: source-controller makes an archive of it, and notification-controller sends an event.
+    /// A commit: source-controller makes an archive of it, and notification-controller sends an
+    /// event.
     fn push(&mut self, broken: bool, world: &World, ledger: &mut Ledger) -> Hint {
         self.pushes += 1;
         let revision = format!("main@sha1:{}", self.pushes);
@@ -278,8 +279,8 @@ pub(super) fn stacks(world: &World) -> Vec<Stack> {
     STACKS.iter().filter_map(|stack| get_in::<Stack>(world, namespace(stack.0), stack.0)).collect()
 }
 
-/// What a Stack still waits for. `None` if it is at rest: every desired change was run, or time alone will not remove the
-/// obstacle.
+/// What a Stack still waits for. `None` if it is at rest: every desired change was run, or time
+/// alone will not remove the obstacle.
 pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     let CoreStack { namespace, name, generation, deleting, reconcile_request, status, spec, ttl, .. } = CoreStack::from(stack);
     // An end that destroys nothing is only announced.
@@ -445,8 +446,8 @@ fn create_update(world: &World, name: &str, stack: usize, operation: &str) {
     }));
 }
 
-/// What a user's Update still waits for. `None` if it has ended, or waits for something that will never exist: its Workspace, or
-/// a tree that its source no longer has.
+/// What a user's Update still waits for. `None` if it has ended, or waits for something that will
+/// never exist: its Workspace, or a tree that its source no longer has.
 pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
     let going = update.metadata.deletion_timestamp.is_some();
     if update.is_complete() && !going && !finalizer::is_on(update) {

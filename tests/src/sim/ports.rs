@@ -35,7 +35,8 @@ const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
 /// The number of steps of a slowed write, to see what happens in between.
 const SLOW: u32 = 8;
 
-/// The ports as one invocation sees them. Before every call the others may continue; the ledger records every effect.
+/// The ports as one invocation sees them. Before every call the others may continue; the ledger
+/// records every effect.
 #[derive(Clone)]
 pub(super) struct Wire {
     pub(super) world: World,

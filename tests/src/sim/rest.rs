@@ -23,7 +23,8 @@ use super::{
 };
 use crate::scenario::SYSTEM;
 
-/// The kinds of objects that a terminated namespace may leave: those of other namespaces and of the cluster.
+/// The kinds of objects that a terminated namespace may leave: those of other namespaces and of the
+/// cluster.
 const KINDS_LEFT: [&str; 5] = ["Lease", "Namespace", "Stack", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
 
 impl Machine {
@@ -119,7 +120,8 @@ impl Machine {
         self.waits.clone()
     }
 
-    /// The final state: the last successful runs, and the statuses of the Stacks, without the names of runs.
+    /// The final state: the last successful runs, and the statuses of the Stacks, without the names
+    /// of runs.
     pub(super) fn rest(&self) -> String {
         let stacks = outside::stacks(&self.calm).into_iter().map(|stack| {
             let status = CoreStack::from(&stack).status;
@@ -130,8 +132,8 @@ impl Machine {
         format!("{:#?}\n{}", self.ledger.borrow().effects(), stacks.collect::<Vec<_>>().join("\n"))
     }
 
-    /// The state of each Stack that follows from its spec, source and Secret alone. `None` where chance decides: after a failed
-    /// run, where users judge plans, and behind a prerequisite.
+    /// The state of each Stack that follows from its spec, source and Secret alone. `None` where
+    /// chance decides: after a failed run, where users judge plans, and behind a prerequisite.
     pub(super) fn settled(&self) -> BTreeMap<String, Option<String>> {
         let ledger = self.ledger.borrow();
         let settled = outside::stacks(&self.calm).into_iter().map(|stack| {
@@ -211,7 +213,8 @@ impl Machine {
     }
 }
 
-/// Returns whether a delayed reconciliation created an Update again: its Stack does not name it, and no outcome is recorded.
+/// Returns whether a delayed reconciliation created an Update again: its Stack does not name it,
+/// and no outcome is recorded.
 pub(super) fn is_too_late(world: &World, update: &Update) -> bool {
     let Some(stack) = update.stack(SYSTEM) else { return false };
     let stack = world.drive(Cluster::get::<Stack>(world, &stack.namespace, &stack.name)).and_then(Result::ok).flatten();

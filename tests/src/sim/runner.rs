@@ -1,4 +1,5 @@
-//! Runners: one per task. A runner waits for its spec, runs an operation for a while, reports, and stops.
+//! Runners: one per task. A runner waits for its spec, runs an operation for a while, reports, and
+//! stops.
 
 use driftless_api::{Update, uid_of};
 use driftless_aws::Objects;

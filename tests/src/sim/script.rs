@@ -24,7 +24,8 @@ pub(super) enum Action {
     Suspend(usize, bool),
     /// Turns on drift checks once a minute and the fix of drift; `false` turns both off.
     Watch(usize, bool),
-    /// Asks to adopt the drift that the current check finds, or the last one found, and ends the fix of drift.
+    /// Asks to adopt the drift that the current check finds, or the last one found, and ends the
+    /// fix of drift.
     Adopt(usize),
     /// Makes the namespace another operator's; `false` reverts that.
     GiveAway(bool),
@@ -121,8 +122,9 @@ impl Action {
         )
     }
 
-    /// Returns whether only the sweep sees its effect: an Update without a Stack that waits, one that was deleted by force, a
-    /// task that does not end, the label of a namespace, or an annotation that the forwarder does not watch.
+    /// Returns whether only the sweep sees its effect: an Update without a Stack that waits, one
+    /// that was deleted by force, a task that does not end, the label of a namespace, or an
+    /// annotation that the forwarder does not watch.
     pub(super) fn needs_sweep(self) -> bool {
         matches!(
             self,
@@ -200,7 +202,8 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at + dice.seconds(30), Action::Push { broken: false }));
         let mended = at + dice.seconds(120);
         script.push((mended, Action::Refuse(false)));
-        // No event reports that, so users have to request it. A fetch that started before may be refused up to a minute later.
+        // No event reports that, so users have to request it. A fetch that started before may be
+        // refused up to a minute later.
         script.extend((0..stacks).map(|stack| (mended + MADE_WITHIN + dice.seconds(60), Action::Request(stack))));
     }
     (script, end)
@@ -235,8 +238,8 @@ pub(super) fn lives(dice: &mut Dice, script: &[(Timestamp, Action)], end: Timest
     lives
 }
 
-/// The actions of the run for single faults: a Stack of each kind of source, one of which needs approvals after its first run, an
-/// edit, a push, a request, a new Secret and a deletion.
+/// The actions of the run for single faults: a Stack of each kind of source, one of which needs
+/// approvals after its first run, an edit, a push, a request, a new Secret and a deletion.
 pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let actions = [
         (0, Action::EditSecret),
@@ -256,7 +259,8 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
     (actions.into_iter().map(|(seconds, action)| (at(seconds), action)).collect(), at(901))
 }
 
-/// The actions that make Stacks guarded: one all of whose plans need an approval, and one of whose plans some do.
+/// The actions that make Stacks guarded: one all of whose plans need an approval, and one of whose
+/// plans some do.
 pub(super) fn guarded(dice: &mut Dice, begin: Timestamp, end: Timestamp, without_policy: bool) -> Vec<(Timestamp, Action)> {
     let mut script = vec![(begin, Action::Policy(true))];
     for (stack, policy) in [(outside::GUARDED, "required"), (3, "unless replace")] {

@@ -64,8 +64,8 @@ impl Ledger {
                 self.stats.queued += 1;
                 HashSet::new()
             });
-            // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get
-            // lost.
+            // With another slot free, the quiet Stack has one that it did not take yet. During the
+            // disturbance its requests get lost.
             let is_last = self.calm_since.is_some() && self.limits.runs.is_some_and(|most| all.running.len() >= most);
             let admitted = std::mem::take(&mut self.admitted);
             for (uid, run) in all.running.iter().filter(|(uid, _)| is_last && !admitted.contains(*uid)) {
@@ -82,7 +82,8 @@ impl Ledger {
         self.admitted = all.running.keys().cloned().collect();
     }
 
-    /// Returns whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
+    /// Returns whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or
+    /// the digest of its inputs.
     fn is_kept_of_quiet(&self, key: &str) -> bool {
         key.starts_with(&format!("sealed/{CLUSTER}/{QUIET}/"))
             || self.stacks.get(STACK).is_some_and(|(uid, _)| key.ends_with(&format!("/{uid}")))
@@ -134,8 +135,8 @@ fn strings(value: &Value, visit: &mut impl FnMut(&str)) {
     }
 }
 
-/// Returns whether an object in `own` may contain a Secret of `namespace`. Runs of Stacks in a terminating namespace are in the
-/// system namespace.
+/// Returns whether an object in `own` may contain a Secret of `namespace`. Runs of Stacks in a
+/// terminating namespace are in the system namespace.
 fn is_of(own: &str, namespace: &str) -> bool {
     own == namespace || own == SYSTEM && namespace == NAMESPACE
 }

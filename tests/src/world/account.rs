@@ -1,4 +1,5 @@
-//! A world without an installation: an AWS account, and a cluster with Flux's CRDs. `make deploy` and `make prove` work on it.
+//! A world without an installation: an AWS account, and a cluster with Flux's CRDs. `make deploy`
+//! and `make prove` work on it.
 
 use std::{net::Ipv4Addr, path::Path, sync::Arc};
 
@@ -21,7 +22,8 @@ use crate::aws::{
     site::Tasks,
 };
 
-/// Version 1 of the AWS CLI uses another host name for SQS in older Regions, whatever endpoint is set.
+/// Version 1 of the AWS CLI uses another host name for SQS in older Regions, whatever endpoint is
+/// set.
 pub const REGION: &str = "eu-central-2";
 
 /// A running world without an installation.

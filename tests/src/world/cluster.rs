@@ -1,4 +1,5 @@
-//! A Kubernetes cluster: real etcd, kube-apiserver with RBAC, and kube-controller-manager. It has no nodes.
+//! A Kubernetes cluster: real etcd, kube-apiserver with RBAC, and kube-controller-manager. It has
+//! no nodes.
 
 use std::{
     collections::BTreeMap,
@@ -41,17 +42,19 @@ pub const NAME: &str = "world";
 /// The name of another cluster, without Flux, controllers and access to AWS.
 pub const SECOND: &str = "second";
 
-/// The host name of the API server of the cluster [`SECOND`] for functions: that of an EKS cluster in another Region than the
-/// installation.
+/// The host name of the API server of the cluster [`SECOND`] for functions: that of an EKS cluster
+/// in another Region than the installation.
 pub const SECOND_HOST: &str = "0A1B2C3D4E5F60718293A4B5C6D7E8F9.gr7.eu-west-1.eks.amazonaws.com";
 
 /// The issuer of `ServiceAccount` tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
+/// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group
+/// `driftless:<name>` its rights.
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
-/// The audit log of the cluster [`NAME`], beside the logs: a JSON object per line for every call of its API server.
+/// The audit log of the cluster [`NAME`], beside the logs: a JSON object per line for every call of
+/// its API server.
 pub const AUDIT_LOG: &str = "audit.jsonl";
 
 const ADMIN: &str = "admin";
@@ -82,9 +85,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the cluster [`NAME`] with Flux's CRDs and the content of `infra/kubernetes` of `project`: Driftless's CRDs,
-    /// identities and namespaces. With an authenticator, a URL that identifies the holder of a token, it is like a cluster of
-    /// EKS.
+    /// Starts the cluster [`NAME`] with Flux's CRDs and the content of `infra/kubernetes` of
+    /// `project`: Driftless's CRDs, identities and namespaces. With an authenticator, a URL that
+    /// identifies the holder of a token, it is like a cluster of EKS.
     pub async fn start(
         dirs: &Dirs,
         supervisor: &Supervisor,
@@ -162,7 +165,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The kubeconfig of `admin`, `flux` or `forwarder`. Its only context has the name of the cluster.
+    /// The kubeconfig of `admin`, `flux` or `forwarder`. Its only context has the name of the
+    /// cluster.
     #[must_use]
     pub fn kubeconfig(&self, identity: &str) -> PathBuf {
         self.kubeconfigs.join(identity)
@@ -333,7 +337,8 @@ fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) ->
         .args([&format!("--service-account-issuer={ISSUER}"), "--authorization-mode=RBAC"])
         // A Pod here is only the target of a Service, so it needs no existing ServiceAccount.
         .arg("--disable-admission-plugins=ServiceAccount")
-        // No client in the cluster uses the API server's Service, whose endpoint may not be loopback.
+        // No client in the cluster uses the API server's Service, whose endpoint may not be
+        // loopback.
         .args(["--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none"]);
     Ok(apiserver)
 }
@@ -354,7 +359,8 @@ fn flag(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Writes the key of `ServiceAccount` tokens and the file with all users' tokens. Returns user and token of each.
+/// Writes the key of `ServiceAccount` tokens and the file with all users' tokens. Returns user and
+/// token of each.
 fn write_credentials(files: &Path) -> Result<Vec<(&'static str, String)>> {
     let key = signature::EcdsaKeyPair::generate(&signature::ECDSA_P256_SHA256_ASN1_SIGNING)?;
     let key = BASE64_STANDARD.encode(key.private_key().as_der()?.as_ref());

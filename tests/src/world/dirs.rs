@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use super::process;
 
-/// The folders of one world. This value owns them until it is dropped; the files stay, to investigate a failure.
+/// The folders of one world. This value owns them until it is dropped; the files stay, to
+/// investigate a failure.
 pub struct Dirs {
     root: PathBuf,
     tools: PathBuf,
@@ -24,7 +25,8 @@ impl Dirs {
         Self::named(project, "world")
     }
 
-    /// An empty `target/<name>` below `project`. Files and processes of an earlier world are removed first.
+    /// An empty `target/<name>` below `project`. Files and processes of an earlier world are
+    /// removed first.
     ///
     /// Fails if a world is running there now.
     pub fn named(project: &Path, name: &str) -> Result<Self> {
@@ -97,7 +99,8 @@ impl Dirs {
 
 impl Drop for Dirs {
     fn drop(&mut self) {
-        // Closing it is not enough: a child that is just being started may have a copy for a moment.
+        // Closing it is not enough: a child that is just being started may have a copy for a
+        // moment.
         let _ = self.lock.unlock();
     }
 }

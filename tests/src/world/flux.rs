@@ -1,4 +1,5 @@
-//! Flux: the real source-controller and notification-controller, and kustomize-controller on request.
+//! Flux: the real source-controller and notification-controller, and kustomize-controller on
+//! request.
 
 use std::net::Ipv4Addr;
 
@@ -19,10 +20,12 @@ use super::{
     ready,
 };
 
-/// Starts both, with the rights of administrators. Returns the URL for events. The cluster already has their namespace and CRDs.
+/// Starts both, with the rights of administrators. Returns the URL for events. The cluster already
+/// has their namespace and CRDs.
 ///
-/// The artifacts of source-controller have the addresses that they have in any cluster, which only the API server's service proxy
-/// can resolve here: `/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/<path>`.
+/// The artifacts of source-controller have the addresses that they have in any cluster, which only
+/// the API server's service proxy can resolve here:
+/// `/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/<path>`.
 pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> Result<String> {
     let storage = own_address()?;
     let storage = (storage, free_port(storage)?);
@@ -36,7 +39,8 @@ pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> R
     Ok(events)
 }
 
-/// The objects of kubelet and the endpoints controller: the API server's proxy only connects to a Pod's address.
+/// The objects of kubelet and the endpoints controller: the API server's proxy only connects to a
+/// Pod's address.
 fn entries((address, port): (Ipv4Addr, u16)) -> String {
     format!(
         "
@@ -93,8 +97,8 @@ async fn start_source_controller(
     ready::until("source-controller serves artifacts", ready::START, || ready::answers(storage, "/")).await
 }
 
-/// Starts kustomize-controller with the rights of an administrator, after the others; `events` is the result of their start. The
-/// cluster already has its CRDs.
+/// Starts kustomize-controller with the rights of an administrator, after the others; `events` is
+/// the result of their start. The cluster already has its CRDs.
 pub async fn start_kustomize_controller(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster, events: &str) -> Result<()> {
     let endpoints: Api<Endpoints> = Api::namespaced(cluster.client("admin").await?, "flux-system");
     let endpoints = serde_json::to_value(endpoints.get("source-controller").await?)?;

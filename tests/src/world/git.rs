@@ -18,8 +18,8 @@ use super::{
     tls::Certificates,
 };
 
-/// The users with access to the private repositories over https. Servers such as GitHub only check a token; PKO calls its user
-/// `git`.
+/// The users with access to the private repositories over https. Servers such as GitHub only check
+/// a token; PKO calls its user `git`.
 const USERS: [(&str, &str); 3] =
     [("alice", "canary-git-password-81f3"), ("git", "canary-git-token-5a0e"), ("x-access-token", github::TOKEN)];
 
@@ -37,7 +37,8 @@ impl GitServer {
         Self::start_as(dirs, supervisor, "git", "http", "").await
     }
 
-    /// Starts lighttpd with `more` in its configuration. `name` names its folder of repositories, its log and its pid file.
+    /// Starts lighttpd with `more` in its configuration. `name` names its folder of repositories,
+    /// its log and its pid file.
     async fn start_as(dirs: &Dirs, supervisor: &Supervisor, name: &str, scheme: &str, more: &str) -> Result<Self> {
         let root = dirs.create(name)?;
         let address = (Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)?);
@@ -51,7 +52,8 @@ impl GitServer {
         Ok(Self { root, url: format!("{scheme}://127.0.0.1:{}/git", address.1) })
     }
 
-    /// Creates the bare repository `<name>.git` with an empty branch `main`. It replaces one of that name.
+    /// Creates the bare repository `<name>.git` with an empty branch `main`. It replaces one of
+    /// that name.
     pub async fn create(&self, name: &str) -> Result<Repository> {
         let path = self.root.join(format!("{name}.git"));
         if path.exists() {
@@ -93,7 +95,8 @@ pub struct PrivateGit {
     pub other_authority: String,
     /// GitHub's API, beside the server over https.
     pub api_url: String,
-    /// One file per credential: `username` and `password`, `token`, and those of [`Ssh::start`] and [`GitHub::start`].
+    /// One file per credential: `username` and `password`, `token`, and those of [`Ssh::start`] and
+    /// [`GitHub::start`].
     pub credentials: PathBuf,
     _api: GitHub,
 }
@@ -158,7 +161,8 @@ impl Repository {
         self.commit_on("main", message, files).await
     }
 
-    /// Commits `files` on top of the last commit and makes that a branch. Returns the new commit's id.
+    /// Commits `files` on top of the last commit and makes that a branch. Returns the new commit's
+    /// id.
     pub async fn commit_on(&self, branch: &str, message: &str, files: &[(&str, &str)]) -> Result<String> {
         self.commit_at(&format!("refs/heads/{branch}"), message, files).await
     }

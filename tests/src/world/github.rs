@@ -33,7 +33,8 @@ pub struct GitHub {
 }
 
 impl GitHub {
-    /// Starts it with one App that has one installation: `app-id`, `app-key`, `installation-id` in `credentials`.
+    /// Starts it with one App that has one installation: `app-id`, `app-key`, `installation-id` in
+    /// `credentials`.
     pub async fn start(dirs: &Dirs, credentials: &Path) -> Result<Self> {
         let (private, public) = (credentials.join("app-key"), dirs.create("github")?.join("app.der"));
         let mut openssl = command(dirs, "openssl");
@@ -78,7 +79,8 @@ async fn access_token(
     (StatusCode::CREATED, Json(json!({ "token": TOKEN, "expires_at": "2100-01-01T00:00:00Z", "permissions": {} })))
 }
 
-/// GitHub's checks of an App's token: RS256, by this App, made in the past, and valid for ten minutes at most.
+/// GitHub's checks of an App's token: RS256, by this App, made in the past, and valid for ten
+/// minutes at most.
 fn verify(token: &str, key: &[u8], now: i64) -> Result<()> {
     let (signed, signature) = token.rsplit_once('.').context("no token")?;
     let signature = BASE64_URL_SAFE_NO_PAD.decode(signature)?;

@@ -1,4 +1,5 @@
-//! The node of the forwarder: runs the container of its Deployment as a process while the Deployment exists.
+//! The node of the forwarder: runs the container of its Deployment as a process while the
+//! Deployment exists.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,7 +1,8 @@
 //! The one-machine world: every external part of the system as a real process on this machine.
 //!
-//! Each part is a module with a `start` that returns as soon as the part is ready, so that independent parts start concurrently.
-//! [`process::Supervisor`] owns their processes: when one ends by itself, the world ends and reports which and why.
+//! Each part is a module with a `start` that returns as soon as the part is ready, so that
+//! independent parts start concurrently. [`process::Supervisor`] owns their processes: when one
+//! ends by itself, the world ends and reports which and why.
 
 pub mod account;
 pub mod aws_cli;

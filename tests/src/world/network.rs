@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Below the range from which the kernel takes the ports of outgoing connections: one of those could take a port between its
-/// choice and its use.
+/// Below the range from which the kernel takes the ports of outgoing connections: one of those
+/// could take a port between its choice and its use.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
@@ -24,7 +24,8 @@ pub fn free_port(address: Ipv4Addr) -> Result<u16> {
         .context("no free port is left")
 }
 
-/// An address of this machine that is neither loopback nor link-local: the API server refuses both as an endpoint of a Service.
+/// An address of this machine that is neither loopback nor link-local: the API server refuses both
+/// as an endpoint of a Service.
 pub fn own_address() -> Result<Ipv4Addr> {
     let table = fs::read_to_string("/proc/net/fib_trie")?;
     local_addresses(&table).find(|address| !address.is_loopback() && !address.is_link_local()).context(
@@ -33,7 +34,8 @@ pub fn own_address() -> Result<Ipv4Addr> {
     )
 }
 
-/// The machine's own addresses in the kernel's routing table, which is the only list of them that is a file:
+/// The machine's own addresses in the kernel's routing table, which is the only list of them that
+/// is a file:
 ///
 /// ```text
 ///      |-- 192.0.2.2

@@ -1,4 +1,5 @@
-//! Child processes: each in its own session, with a log and a pid file, and none that outlives the world.
+//! Child processes: each in its own session, with a log and a pid file, and none that outlives the
+//! world.
 
 use std::{
     ffi::OsStr,
@@ -22,8 +23,8 @@ use tokio::{
 
 use super::dirs::Dirs;
 
-/// Where every task's container sees its own folders: a task on Fargate has a machine of its own. Each has them there in a mount
-/// namespace.
+/// Where every task's container sees its own folders: a task on Fargate has a machine of its own.
+/// Each has them there in a mount namespace.
 pub const TASK: &str = "/tmp/driftless-task";
 /// The working directories of tasks' processes, beside the folders of the world.
 const OF_TASKS: [&str; 2] = [TASK, driftless_contract::SHARE];
@@ -33,10 +34,12 @@ const LAST_LINES: usize = 20;
 /// The niceness of a process that yields to others.
 const NICENESS: i32 = 10;
 
-/// A command for `program` without this process's environment, whose proxies, credentials and clusters must not affect the world.
+/// A command for `program` without this process's environment, whose proxies, credentials and
+/// clusters must not affect the world.
 ///
-/// It gets its own session, in which its descendants can be found, and dies with the thread that starts it: so never start it
-/// from `spawn_blocking`. util-linux does both, because the calls for it are `unsafe` here.
+/// It gets its own session, in which its descendants can be found, and dies with the thread that
+/// starts it: so never start it from `spawn_blocking`. util-linux does both, because the calls for
+/// it are `unsafe` here.
 #[must_use]
 pub fn command(dirs: &Dirs, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("/usr/bin/setsid");
@@ -92,8 +95,8 @@ impl Process {
         Ok(self.child.wait().await?)
     }
 
-    /// Returns a measure of the memory that it and its descendants have, in bytes. A shared page counts in parts, and a page in
-    /// swap counts too.
+    /// Returns a measure of the memory that it and its descendants have, in bytes. A shared page
+    /// counts in parts, and a page in swap counts too.
     pub fn memory(&self) -> impl Fn() -> u64 + use<> {
         let session = self.session;
         move || {
@@ -108,7 +111,8 @@ impl Process {
         setpriority_process(Some(self.session), NICENESS).context("setting a process's priority").map(drop)
     }
 
-    /// Sends `signal` to the process itself, not to its descendants. Ignores a process that has ended.
+    /// Sends `signal` to the process itself, not to its descendants. Ignores a process that has
+    /// ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         if self.child.id().is_some() {
             kill_process(self.session, signal)?;
@@ -166,7 +170,8 @@ impl Supervisor {
         self.keep(dirs, name, command, false)
     }
 
-    /// The same for a process that is restarted after an end without an error, as after SIGTERM, or by SIGKILL.
+    /// The same for a process that is restarted after an end without an error, as after SIGTERM, or
+    /// by SIGKILL.
     pub fn start_always(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
         self.keep(dirs, name, command, true)
     }
@@ -227,7 +232,8 @@ impl Supervisor {
     }
 }
 
-/// Kills the processes that an earlier world in `root` has left running, for example after a kill -9.
+/// Kills the processes that an earlier world in `root` has left running, for example after a kill
+/// -9.
 pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
     let Ok(files) = fs::read_dir(root.join("pids")) else { return Ok(()) };
     for file in files {
@@ -239,14 +245,16 @@ pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The memory of the process with this folder in `/proc`, in which a page of several processes counts in parts. 0 if it has ended.
+/// The memory of the process with this folder in `/proc`, in which a page of several processes
+/// counts in parts. 0 if it has ended.
 fn proportional_bytes(process: &Path) -> u64 {
     let told = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
     let values = told.lines().filter_map(|line| line.strip_prefix("Pss:").or_else(|| line.strip_prefix("SwapPss:")));
     values.filter_map(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok()).sum::<u64>() << 10
 }
 
-/// Kills the processes of a session until none is left: one may fork in between, and none ends at once.
+/// Kills the processes of a session until none is left: one may fork in between, and none ends at
+/// once.
 fn kill_session(session: Pid, root: &Path) {
     for _ in 0..1000 {
         let members = members(session, root);
@@ -263,13 +271,14 @@ fn kill_session(session: Pid, root: &Path) {
 /// The session of the process with this folder in `/proc`. `None` if it has ended.
 fn session_of(process: &Path) -> Option<Pid> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
-    // The name before the last parenthesis may contain anything; then come state, parent, group, session.
+    // The name before the last parenthesis may contain anything; then come state, parent, group,
+    // session.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     if fields.next()? == "Z" { None } else { Pid::from_raw(fields.nth(2)?.parse().ok()?) }
 }
 
-/// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id may be reused by another process, which
-/// works elsewhere.
+/// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id may be
+/// reused by another process, which works elsewhere.
 fn members(session: Pid, root: &Path) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes

@@ -1,5 +1,5 @@
-//! The part of Pulumi Cloud's API that `pulumi` calls in runs with ESC environments: the user, stacks with their state and
-//! secrets, updates, and environments that are opened.
+//! The part of Pulumi Cloud's API that `pulumi` calls in runs with ESC environments: the user,
+//! stacks with their state and secrets, updates, and environments that are opened.
 
 use std::{
     collections::BTreeMap,

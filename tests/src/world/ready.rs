@@ -22,7 +22,8 @@ pub async fn until<T, F: Future<Output = Result<T>>>(what: &str, limit: Duration
     until_every(BETWEEN_LOOKS, what, limit, look).await
 }
 
-/// The same with this pause between calls: short if success comes soon, long if calls are expensive.
+/// The same with this pause between calls: short if success comes soon, long if calls are
+/// expensive.
 pub async fn until_every<T, F: Future<Output = Result<T>>>(
     pause: Duration,
     what: &str,

@@ -28,8 +28,8 @@ pub struct Ssh {
 }
 
 impl Ssh {
-    /// Starts it. A holder of one of the keys that it writes into `credentials` may use git: `ssh-key`, and `ssh-key-locked` with
-    /// its passphrase `ssh-passphrase`.
+    /// Starts it. A holder of one of the keys that it writes into `credentials` may use git:
+    /// `ssh-key`, and `ssh-key-locked` with its passphrase `ssh-passphrase`.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor, credentials: &Path) -> Result<Self> {
         let files = dirs.create("ssh")?;
         let (host_key, plain, locked) = (files.join("host"), credentials.join("ssh-key"), credentials.join("ssh-key-locked"));

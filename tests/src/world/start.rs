@@ -22,13 +22,15 @@ use crate::aws::{self, Aws, Credentials, Eks, Federation, Settings};
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// The key that it shares with git hosts.
 const WEBHOOK_KEY_OF_GIT: &str = "a-key-for-git-hosts-only";
-/// The folders of the worlds of the end-to-end tests, below `target`. [`World::start`] and `make world` use the first.
+/// The folders of the worlds of the end-to-end tests, below `target`. [`World::start`] and `make
+/// world` use the first.
 pub const WORLDS: [&str; 3] = ["world", "world-2", "world-3"];
 /// The maximum number of concurrent instances of a function.
 pub const INSTANCES: usize = 3;
 /// For tests: the machine is small, and the limits must be reachable.
 pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) };
-/// Longer than any healthy run of a test is silent: while a test holds it, and for its start on a busy machine.
+/// Longer than any healthy run of a test is silent: while a test holds it, and for its start on a
+/// busy machine.
 const SILENCE_SECONDS: &str = "120";
 /// The API server's minimum, so that renewals are tested.
 const TOKEN_SECONDS: &str = "600";
@@ -48,8 +50,8 @@ pub struct World {
 }
 
 impl World {
-    /// Starts every part in `target/<name>`, writes `env` there, and returns when all are ready. `limits` apply to concurrent
-    /// tasks.
+    /// Starts every part in `target/<name>`, writes `env` there, and returns when all are ready.
+    /// `limits` apply to concurrent tasks.
     pub async fn start(project: &Path, name: &str, limits: Limits) -> Result<Self> {
         let dirs = Arc::new(Dirs::named(project, name)?);
         let supervisor = Supervisor::default();
@@ -154,7 +156,8 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
 pub(super) async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    // The second replaces the published one of that version. The others are published ones, if PATH has them.
+    // The second replaces the published one of that version. The others are published ones, if PATH
+    // has them.
     let plugins = [("world", "0.1.0"), ("kubernetes", "4.23.0"), ("random", "4.18.0"), ("command", "1.2.1")];
     let is_ours = |plugin: &str| ["world", "kubernetes"].contains(&plugin);
     let has = |plugin: &str| is_ours(plugin) || dirs.tools().join(format!("pulumi-resource-{plugin}")).exists();
@@ -199,7 +202,8 @@ fn settings(
         ("AllowLocalGit", "true"),
         ("GitHubApiUrl", &private.api_url),
     ];
-    // As for an organisation with many CAs: more than the environment of a function or a secret holds.
+    // As for an organisation with many CAs: more than the environment of a function or a secret
+    // holds.
     let authorities = format!("{}{}", private.other_authority.repeat(200), private.authority);
     // Flux's key, one that two git hosts share, and one of another team.
     let keys = json!({ cluster::NAME: {
@@ -238,7 +242,8 @@ pub(super) fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
     path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))
 }
 
-/// The cluster as an OIDC provider, and the role of the tests' runs, which trusts it as in `docs/getting-started.md`.
+/// The cluster as an OIDC provider, and the role of the tests' runs, which trusts it as in
+/// `docs/getting-started.md`.
 async fn federation(cluster: &Cluster) -> Result<Federation> {
     let issuer = cluster::ISSUER.trim_start_matches("https://");
     let trust = json!({ "Version": "2012-10-17", "Statement": [{

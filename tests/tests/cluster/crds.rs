@@ -1,4 +1,5 @@
-//! Driftless's definitions in place of those of the Pulumi Kubernetes Operator (PKO), with its objects.
+//! Driftless's definitions in place of those of the Pulumi Kubernetes Operator (PKO), with its
+//! objects.
 
 use std::{env, fs, io};
 
@@ -21,7 +22,8 @@ const PAGE: &str = include_str!("../../../docs/migration.md");
 const FIELDS: &str = include_str!("../../../shared/api/tests/fields.tsv");
 const AUTO: &str = "auto.pulumi.com/v1alpha1";
 
-/// Replaces PKO's definitions by Driftless's, as the guide says. PKO's objects are unchanged and valid, and both can write them.
+/// Replaces PKO's definitions by Driftless's, as the guide says. PKO's objects are unchanged and
+/// valid, and both can write them.
 pub async fn are_taken_over(cluster: &Cluster, dirs: &Dirs) -> Result<()> {
     let admin = cluster.client("admin").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
@@ -173,8 +175,8 @@ fn api(admin: &Client, api_version: &str, kind: &str) -> Api<DynamicObject> {
     Api::default_namespaced_with(admin.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
 }
 
-/// PKO's definitions: those in the folder that `PKO_CRDS` names, such as `deploy/crds` of its repository, else ones made from its
-/// fields.
+/// PKO's definitions: those in the folder that `PKO_CRDS` names, such as `deploy/crds` of its
+/// repository, else ones made from its fields.
 fn definitions() -> Result<Vec<(String, Value)>> {
     let Some(folder) = env::var_os("PKO_CRDS") else { return of_fields() };
     let named = |entry: io::Result<fs::DirEntry>| -> Result<_> {

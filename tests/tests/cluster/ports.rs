@@ -1,4 +1,5 @@
-//! The guarantees of the Kubernetes port, checked for the client on a real API server. [`driftless_testkit::World`] has the same.
+//! The guarantees of the Kubernetes port, checked for the client on a real API server.
+//! [`driftless_testkit::World`] has the same.
 
 use anyhow::{Context as _, Result, bail};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};

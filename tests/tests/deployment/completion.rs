@@ -1,5 +1,6 @@
-//! Creates what moto's `CloudFormation` ignores (`MADE_BY_THE_TEST`), with the API calls that `CloudFormation` makes on AWS and the values of
-//! the template. The AWS CLI refuses unknown fields, moto refuses values that it validates, and the test compares what moto stores.
+//! Creates what moto's `CloudFormation` ignores (`MADE_BY_THE_TEST`), with the API calls that
+//! `CloudFormation` makes on AWS and the values of the template. The AWS CLI refuses unknown
+//! fields, moto refuses values that it validates, and the test compares what moto stores.
 
 use serde_json::{Map, Value, json};
 
@@ -65,7 +66,8 @@ fn number(value: &Value) -> Value {
     value.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| value.clone())
 }
 
-/// The value with the first letter of every field name changed: ECS's API starts them with a lower-case letter.
+/// The value with the first letter of every field name changed: ECS's API starts them with a
+/// lower-case letter.
 pub fn with_letters(value: &Value, letter: &dyn Fn(&str) -> String) -> Value {
     match value {
         Value::Object(fields) => {
@@ -77,7 +79,8 @@ pub fn with_letters(value: &Value, letter: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-/// The lifecycle rules with the field names of S3's API. Other fields stay, so that the AWS CLI refuses unknown ones.
+/// The lifecycle rules with the field names of S3's API. Other fields stay, so that the AWS CLI
+/// refuses unknown ones.
 fn lifecycle(configuration: &Value) -> Value {
     let rules = list(&configuration["Rules"]).iter().map(|rule| {
         let mut rule = rule.as_object().cloned().unwrap_or_default();

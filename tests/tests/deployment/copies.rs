@@ -18,8 +18,9 @@ const IMAGES: [&str; 5] = ["pulumi", "base", "go", "runner", "forwarder"];
 /// The ECR of another account, and a host with a similar name.
 const OTHERS: &str = "444455556666.dkr.ecr.us-east-1.amazonaws.com";
 const SIMILAR: &str = "444455556666.dkr.ecr.us-east-1.amazonaws.com.example";
-/// In place of crane: `ASKED` has its calls. Real crane finds the login to each registry of ECR in its settings, then does the call
-/// with another registry. `$DENIED` is a part of a call that the registry denies.
+/// In place of crane: `ASKED` has its calls. Real crane finds the login to each registry of ECR in
+/// its settings, then does the call with another registry. `$DENIED` is a part of a call that the
+/// registry denies.
 const CRANE: &str = r#"echo "$@" >>ASKED
 for word; do
   case $word in *.dkr.ecr.*)
@@ -31,7 +32,8 @@ for word; do
 done
 case "$*" in *"${DENIED:-nothing is denied}"*) echo "DENIED: not today" >&2; exit 1 ;; esac
 exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
-/// In place of skopeo: as much of it as the scripts use, by crane. Its files have the logins to registries of ECR.
+/// In place of skopeo: as much of it as the scripts use, by crane. Its files have the logins to
+/// registries of ECR.
 const SKOPEO: &str = r#"echo "$@" >>ASKED
 before= names=
 for word; do
@@ -44,8 +46,8 @@ done
 case $1 in inspect) set -- manifest $names ;; *) set -- copy $names ;; esac
 exec REAL $(echo "$@" | sed 's!ECR!HOST/ecr!g; s!OTHERS!HOST!g; s!public.ecr.aws!HOST!g')"#;
 
-/// A deployment of images of another registry. Amazon ECR Public, the account's ECR and that of another account are that registry
-/// too: moto's ECR accepts no push.
+/// A deployment of images of another registry. Amazon ECR Public, the account's ECR and that of
+/// another account are that registry too: moto's ECR accepts no push.
 struct Copying<'a> {
     tree: Tree<'a>,
     registry: Registry,
@@ -127,7 +129,8 @@ impl<'a> Copying<'a> {
         Ok((said, copies))
     }
 
-    /// Checks that runs use these copies, of which the first is the default and the next is the runner.
+    /// Checks that runs use these copies, of which the first is the default and the next is the
+    /// runner.
     async fn uses(&self, copies: &[(&str, &str)]) -> Result<()> {
         for ((name, image), parameter) in copies.iter().zip(["DefaultImage", "RunnerImage", "RuntimeImages", "RuntimeImages"]) {
             let copy = format!("{}/{STACK}/copies/{name}@{}", self.ecr, self.digests[image]);
@@ -229,7 +232,8 @@ async fn images_stay_in_their_registries_on_request_until_an_upgrade() -> Result
     let moto = Moto::start(&dirs, &supervisor).await?;
     let copying = Copying::start(&dirs, &supervisor, &moto).await?;
     let (aws, host, digests) = (&copying.tree.aws, &copying.registry.host, &copying.digests);
-    // Tags become digests where the registry has them; so do those of the account's own repositories.
+    // Tags become digests where the registry has them; so do those of the account's own
+    // repositories.
     aws.run(&["ecr", "create-repository", "--repository-name", "mine/python"]).await?;
     let manifest =
         json!({ "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": [] }).to_string();

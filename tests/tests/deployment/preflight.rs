@@ -1,5 +1,5 @@
-//! The decisions of `infra/preflight`. moto has neither Lambda's account settings nor Fargate's quota, so AWS's answers are files
-//! here.
+//! The decisions of `infra/preflight`. moto has neither Lambda's account settings nor Fargate's
+//! quota, so AWS's answers are files here.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 use super::project;
 
-/// Prints the answer to `aws SERVICE OPERATION`, or to a quota's code if there is one; a text is an error.
+/// Prints the answer to `aws SERVICE OPERATION`, or to a quota's code if there is one; a text is an
+/// error.
 const AWS: &str = "#!/bin/sh\nfile=$ANSWERS/$1.$2\n[ ! -e \"$file.$6\" ] || file=$file.$6\nread -r answer <\"$file\"\ncase $answer in\n\\\"*) echo \"$answer\" >&2; exit 254;;\nesac\necho \"$answer\"\n";
 
 type Answers = BTreeMap<&'static str, Value>;
@@ -272,7 +273,8 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on, "{said}");
 
-    // The addresses of an interface endpoint belong to the VPC; those of S3 behind a gateway endpoint do not.
+    // The addresses of an interface endpoint belong to the VPC; those of S3 behind a gateway
+    // endpoint do not.
     let mut endpoints: Vec<_> = SERVICES.map(interface).into();
     for rule in [tcp(443, 443, "10.0.0.0/16"), other] {
         let mut answers = without_internet(&endpoints);

@@ -1,4 +1,5 @@
-//! The commands of docs/aws.md: `infra/deploy`, the doctor and `infra/undeploy` with moto, in a copy of the tree.
+//! The commands of docs/aws.md: `infra/deploy`, the doctor and `infra/undeploy` with moto, in a
+//! copy of the tree.
 //!
 //! Where moto differs from AWS, the test steps in and says so; the scripts have no special cases.
 
@@ -80,7 +81,8 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let tree = Tree::copy(Aws::start(&dirs, &supervisor, &moto, REGION).await?, &serve().await?).await?;
     let aws = &tree.aws;
     let eks = Aws { region: EKS_REGION, ..aws.clone() };
-    // The bucket that the script creates only allows TLS. moto ignores conditions of policies, and would refuse everything.
+    // The bucket that the script creates only allows TLS. moto ignores conditions of policies, and
+    // would refuse everything.
     let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
     let place = format!("LocationConstraint={REGION}");
     aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
@@ -405,7 +407,8 @@ async fn start_task(aws: &Aws<'_>) -> Result<String> {
     Ok(serde_json::from_str(&aws.run(&run).await?)?)
 }
 
-/// The webhook, which refuses unsigned requests, and the API server of every cluster, with two Stacks.
+/// The webhook, which refuses unsigned requests, and the API server of every cluster, with two
+/// Stacks.
 async fn serve() -> Result<String> {
     let stack = |name: &str, destroy: bool| {
         json!({

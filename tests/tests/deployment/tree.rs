@@ -25,8 +25,9 @@ impl<'a> Tree<'a> {
         let tls = Certificates::create(aws.dirs, &aws.dirs.create("tls")?).await?;
         fs::write(root.join(CERTIFICATES), tls.authority.repeat(BUNDLE_BYTES.div_ceil(tls.authority.len())))?;
         fs::write(root.join(DAMAGED[0]), DAMAGED[1])?;
-        // moto's stacks never fail. This script reports a failed one: the first call about the stack returns ROLLED_BACK. moto denies
-        // nothing; this script denies the calls that have the text of DENIED.
+        // moto's stacks never fail. This script reports a failed one: the first call about the
+        // stack returns ROLLED_BACK. moto denies nothing; this script denies the calls that have
+        // the text of DENIED.
         let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
         fs::create_dir(root.join("bin"))?;
         let text = format!(
@@ -78,7 +79,8 @@ impl<'a> Tree<'a> {
         Ok(tree)
     }
 
-    /// Runs a script of `infra`, as `make` does. Returns its exit status and output, which must have no secret.
+    /// Runs a script of `infra`, as `make` does. Returns its exit status and output, which must
+    /// have no secret.
     pub(super) async fn script(&self, name: &str, variables: &[(&str, &str)]) -> Result<(i32, String)> {
         self.run(self.root.join("infra").join(name), variables).await
     }
@@ -148,7 +150,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Checks that the certificates are in their object, and that each function has its own kubeconfig.
+    /// Checks that the certificates are in their object, and that each function has its own
+    /// kubeconfig.
     pub(super) async fn configured(&self) -> Result<()> {
         let parameters = self.described("Parameters").await?;
         let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "GitCaCertificates").context("a parameter")?;
@@ -173,7 +176,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Checks that the stack, its tasks and the secrets have the tags of `TAGS`, also after a deployment without it.
+    /// Checks that the stack, its tasks and the secrets have the tags of `TAGS`, also after a
+    /// deployment without it.
     pub(super) async fn tagged(&self) -> Result<()> {
         let pairs = |tags: &Value| -> BTreeMap<String, String> {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -194,7 +198,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Checks a deployment for an organisation that allows no function URL: there is no post and no key.
+    /// Checks a deployment for an organisation that allows no function URL: there is no post and no
+    /// key.
     pub(super) async fn without_webhook(&self, variables: &[(&str, &str)], parameters: &str) -> Result<()> {
         let parameters = format!("{parameters} PublicWebhook=DISABLED");
         // The image of an earlier deployment stays.
@@ -210,7 +215,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The parameters that moto would misread if a later deployment keeps their values: numbers and lists.
+    /// The parameters that moto would misread if a later deployment keeps their values: numbers and
+    /// lists.
     pub(super) fn spelled_out(&self) -> Result<Vec<(String, String)>> {
         let template: Value = serde_saphyr::from_str(&fs::read_to_string(self.root.join("infra/template.yaml"))?)?;
         let all = template["Parameters"].as_object().into_iter().flatten();
@@ -249,7 +255,8 @@ impl<'a> Tree<'a> {
         Ok(serde_json::from_str(&self.aws.run(&words).await?)?)
     }
 
-    /// Checks that a cluster that is no longer named loses its access, and is not dropped by mistake.
+    /// Checks that a cluster that is no longer named loses its access, and is not dropped by
+    /// mistake.
     pub(super) async fn retire(&self, variables: &[(&str, &str)], kubeconfig: &str, eks: &Aws<'_>) -> Result<()> {
         let renamed = self.root.join("renamed.yaml").to_string_lossy().into_owned();
         fs::write(&renamed, fs::read_to_string(kubeconfig)?.replace("\"prod\"", "\"renamed\""))?;
@@ -268,7 +275,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Checks that the manifests for a cluster have the outputs' values, and that the script for its key has no key.
+    /// Checks that the manifests for a cluster have the outputs' values, and that the script for
+    /// its key has no key.
     pub(super) async fn rendered(&self, cluster: &str, tag: &str) -> Result<()> {
         let outputs = self.described("Outputs").await?;
         let queue = list(&outputs).iter().find(|output| output["OutputKey"] == "HintsQueueUrl").context("an output")?;
@@ -295,7 +303,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Applies the final commands of a deployment to a real API server, which only knows the kind of kustomize-controller.
+    /// Applies the final commands of a deployment to a real API server, which only knows the kind
+    /// of kustomize-controller.
     pub(super) async fn applied(&self, supervisor: &Supervisor, context: &str, tag: &str) -> Result<()> {
         self.rendered(context, tag).await?;
         let dirs = self.aws.dirs;

@@ -167,7 +167,8 @@ fn documents_refuse_fields_that_they_do_not_know() {
     assert!(checked > 30, "{checked} types");
 }
 
-/// By the source text: only modules of tests are compiled for tests, and no other code is compiled under a condition.
+/// By the source text: only modules of tests are compiled for tests, and no other code is compiled
+/// under a condition.
 #[test]
 fn product_has_no_code_path_for_tests() {
     for package in packages().iter().filter(|package| package.is_product()) {

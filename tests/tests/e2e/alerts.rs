@@ -50,7 +50,8 @@ impl Inbox {
     }
 }
 
-/// Applies an Alert for all Stacks of the namespace, with a Provider that posts to that path of `address`.
+/// Applies an Alert for all Stacks of the namespace, with a Provider that posts to that path of
+/// `address`.
 async fn apply_alert(team: &Namespace<'_>, name: &str, severity: &str, address: &str) -> Result<()> {
     team.apply(&format!(
         "apiVersion: notification.toolkit.fluxcd.io/v1beta3\nkind: Provider\nmetadata: {{ name: {name}, namespace: NAMESPACE }}\n\

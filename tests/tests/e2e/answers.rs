@@ -133,7 +133,8 @@ async fn lost_answers_of_conditional_writes_change_nothing() -> Result<()> {
         world.control.outage(outage).await?;
     }
     let names = ["a", "b", "c"].map(String::from);
-    // One after the other: concurrently, one of them could lose the answers to all its tries, and then it counts nothing.
+    // One after the other: concurrently, one of them could lose the answers to all its tries, and
+    // then it counts nothing.
     for name in &names {
         apply(&team, "pulumi/pulumi:1", std::slice::from_ref(name)).await?;
         team.ready_after(name, 1).await?;

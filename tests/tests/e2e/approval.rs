@@ -74,7 +74,8 @@ async fn emptied(team: &Namespace<'_>) -> Result<()> {
     ready::until("the approval is emptied", RUN, async || {
         let stack = team.stack("app").await?;
         let left = stack.annotations().get(names::APPROVE).cloned().unwrap_or_default();
-        // Until a reconciliation has seen that, another approval of the same plan would be emptied, too.
+        // Until a reconciliation has seen that, another approval of the same plan would be emptied,
+        // too.
         ensure!(left.is_empty() && plan(&stack).spent.is_none(), "{left:?}, {:?}", stack.status);
         Ok(())
     })

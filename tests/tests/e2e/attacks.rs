@@ -18,7 +18,8 @@ use crate::{
     world::{alone, keys, s3, shared},
 };
 
-/// An Update's own workspace: a project without a source, whose variable `A` comes from the Secret `name`.
+/// An Update's own workspace: a project without a source, whose variable `A` comes from the Secret
+/// `name`.
 fn workspace(team: &Namespace<'_>, name: &str) -> Result<String> {
     let backend = format!("{{ name: PULUMI_BACKEND_URL, value: 'file://{}' }}", team.state()?);
     let variable = |variable: &str, secret: &str, key: &str| {
@@ -65,7 +66,8 @@ async fn updates_without_a_stack_share_no_sealed_inputs() -> Result<()> {
     gone(&victim, "destroy").await
 }
 
-/// The attacker stops a launch between the owner and the spec, then makes its Update look like one of the victim's Stack.
+/// The attacker stops a launch between the owner and the spec, then makes its Update look like one
+/// of the victim's Stack.
 #[tokio::test]
 async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()> {
     let (world, _alone) = alone().await?;

@@ -1,5 +1,5 @@
-//! What a run installs is there in the next one. A plugin that the image does not have comes from a server that counts its downloads; the
-//! packages of languages are in `languages`.
+//! What a run installs is there in the next one. A plugin that the image does not have comes from a
+//! server that counts its downloads; the packages of languages are in `languages`.
 
 use std::sync::{
     Arc,
@@ -58,8 +58,8 @@ impl Plugins {
         self.downloads.load(Ordering::Relaxed)
     }
 
-    /// The environment of a Stack whose plugins come from here, and neither from PATH nor from the home of Pulumi that all tasks of this
-    /// world share: a task on Fargate has its own.
+    /// The environment of a Stack whose plugins come from here, and neither from PATH nor from the
+    /// home of Pulumi that all tasks of this world share: a task on Fargate has its own.
     fn environment(&self) -> String {
         literal("PULUMI_HOME", "/share/home")
             + &literal("PULUMI_IGNORE_AMBIENT_PLUGINS", "true")
@@ -75,7 +75,8 @@ impl Plugins {
         ))
     }
 
-    /// Applies a Program with that content and its Stack, waits until it is Ready, and returns how the last run got its dependencies.
+    /// Applies a Program with that content and its Stack, waits until it is Ready, and returns how
+    /// the last run got its dependencies.
     async fn run(&self, team: &Namespace<'_>, name: &str, content: &str) -> Result<String> {
         team.apply_program(name, &Self::program(team, name, content)?).await?;
         if content == "first" {

@@ -75,7 +75,8 @@ async fn secret_value_appears_only_in_its_secrets() -> Result<()> {
     in_no_s3_object(&world, &canaries, &["trees/world/canary/".to_owned(), format!("runs/world/{uid}")]).await
 }
 
-/// For example in the logs of all processes and tasks; the calls log has every message and every ECS call in full.
+/// For example in the logs of all processes and tasks; the calls log has every message and every
+/// ECS call in full.
 pub(crate) fn in_no_file(folder: &Path, canaries: &[&str]) -> Result<()> {
     let mut files = 0;
     for entry in fs::read_dir(folder)? {

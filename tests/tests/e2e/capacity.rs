@@ -1,4 +1,5 @@
-//! A platform that refuses, throttles or is unavailable: the Stack reports it, no run fails, and everything recovers afterwards.
+//! A platform that refuses, throttles or is unavailable: the Stack reports it, no run fails, and
+//! everything recovers afterwards.
 
 use std::{cell::Cell, fs};
 
@@ -70,8 +71,8 @@ pub async fn ran_once(team: &Namespace<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no launch failed because of ECS. A message is delivered five times before it is a dead letter, which takes longer
-/// than a test.
+/// Checks that no launch failed because of ECS. A message is delivered five times before it is a
+/// dead letter, which takes longer than a test.
 pub async fn no_message_failed(world: &Handle) -> Result<()> {
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let file = file?;

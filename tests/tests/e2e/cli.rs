@@ -58,7 +58,8 @@ impl Page {
         Ok(self.client.get(format!("{}{path}", self.root)).header("cookie", cookie).send().await?)
     }
 
-    /// The text that a path is answered with. A browser that reads it may load nothing from another host.
+    /// The text that a path is answered with. A browser that reads it may load nothing from another
+    /// host.
     async fn text(&self, path: &str) -> Result<String> {
         let answer = self.answer(path, &self.token).await?;
         let (status, policy) = (answer.status(), answer.headers().get("content-security-policy").cloned());
@@ -77,7 +78,8 @@ impl Page {
         Ok(serde_json::from_str(&self.text(path).await?)?)
     }
 
-    /// All that the page, its script and its styles are answered with about a Stack and a run, by path.
+    /// All that the page, its script and its styles are answered with about a Stack and a run, by
+    /// path.
     pub async fn everything(&self, namespace: &str, stack: &str, run: &str) -> Result<Vec<(String, String)>> {
         let script = self.text("/page.js").await?;
         // The script requests nothing but these: infra/cli/tests/ui.rs.
@@ -114,7 +116,8 @@ pub async fn explained(team: &Namespace<'_>, target: &str) -> Result<Value> {
     Ok(serde_json::from_str(&done(team, &["explain", target, "--output", "json"]).await?)?)
 }
 
-/// The reason and the message of the condition with the reason why a Stack is not Ready, and when it is reconciled next.
+/// The reason and the message of the condition with the reason why a Stack is not Ready, and when
+/// it is reconciled next.
 fn shown(stack: &Stack) -> Option<(String, String, Option<Value>)> {
     let (_, reason, message) = driftless_tests::scenario::condition(stack)?;
     let next = stack.status.as_ref()?.driftless.as_ref()?.next_look.as_ref();

@@ -121,7 +121,8 @@ async fn the_token_of_one_function_has_no_rights_of_another() -> Result<()> {
     let options = KubeConfigOptions { context: Some(cluster::SECOND.into()), ..KubeConfigOptions::default() };
     let text = text.expose_secret().replace(cluster::SECOND_HOST, "127.0.0.1");
     let fetcher = Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &options).await?;
-    // As the fetcher, as its bare ServiceAccount, and as the launcher: the first may read Stacks, but no claims.
+    // As the fetcher, as its bare ServiceAccount, and as the launcher: the first may read Stacks,
+    // but no claims.
     for (user, stacks, leases) in
         [(Some("driftless:fetcher"), 200, 403), (None, 403, 403), (Some("driftless:launcher"), 403, 403)]
     {

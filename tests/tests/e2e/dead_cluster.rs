@@ -24,12 +24,13 @@ use crate::world::{alone, aws, no_dead_letters, nothing_was_given_up, second};
 const DEAD: &str = cluster::SECOND;
 const FUNCTIONS: [&str; 5] = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
 const SWEEP_FAILED: &str = "Sweeper: ";
-/// The time limit of a push beside the dead cluster, unless the machine is slower: less than the time of a batch about that cluster if its
-/// messages were handled one after another, which is the function's whole minute.
+/// The time limit of a push beside the dead cluster, unless the machine is slower: less than the
+/// time of a batch about that cluster if its messages were handled one after another, which is the
+/// function's whole minute.
 const LONGEST: Duration = Duration::from_secs(40);
 
-/// An API server behind a network that drops packets: the kernel answers no SYN to a listener whose queue is full. Ends with the
-/// test's runtime.
+/// An API server behind a network that drops packets: the kernel answers no SYN to a listener whose
+/// queue is full. Ends with the test's runtime.
 struct Blackhole {
     url: String,
     revive: oneshot::Sender<()>,
@@ -131,7 +132,8 @@ async fn backlog(world: &Handle, messages: usize) -> Result<()> {
     Ok(())
 }
 
-/// The times from an edit to its run, for one push after another; sorted. None may take longer than `limit`.
+/// The times from an edit to its run, for one push after another; sorted. None may take longer than
+/// `limit`.
 async fn pushes(team: &Namespace<'_>, contents: &[&str], limit: Duration) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for content in contents {
@@ -191,7 +193,8 @@ async fn cluster_that_drops_packets_delays_no_push_of_another_and_runs_its_own_a
     team.clear().await
 }
 
-/// A Stack of each name in the cluster: the first is Ready, and the run of the second stays in progress while there is a hold.
+/// A Stack of each name in the cluster: the first is Ready, and the run of the second stays in
+/// progress while there is a hold.
 async fn inhabit<'w>(behind: &'w Handle, ready: &str, live: &str) -> Result<(Namespace<'w>, Hold)> {
     let away = behind.namespace("in-a-dead-cluster").await?;
     // No controller creates it there.
@@ -253,7 +256,8 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     world.control.forgive(SWEEP_FAILED).await?;
     nothing_was_given_up(world).await?;
 
-    // Before and after, because the load of the machine changes. Each function may wait once for the cluster, for 3 s.
+    // Before and after, because the load of the machine changes. Each function may wait once for
+    // the cluster, for 3 s.
     usual.extend(pushes(team, &["one", "two", "three", "four", "five"], RUN).await?);
     usual.sort();
     println!("pushes took {usual:?}, and {beside:?} beside a cluster that drops packets");

@@ -1,4 +1,5 @@
-//! The doctor on a live installation, which this world is for it: its canary, and its checks of a cluster.
+//! The doctor on a live installation, which this world is for it: its canary, and its checks of a
+//! cluster.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Drift: the live state is changed by hand, reported, and fixed on request. The meaning of a pause, and of a maintenance window.
+//! Drift: the live state is changed by hand, reported, and fixed on request. The meaning of a
+//! pause, and of a maintenance window.
 
 use std::{fs, path::Path};
 

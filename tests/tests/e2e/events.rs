@@ -1,4 +1,5 @@
-//! The samples in `events/`: the function of each reads it, tries to read the object that it names, and does not find it.
+//! The samples in `events/`: the function of each reads it, tries to read the object that it names,
+//! and does not find it.
 
 use std::{
     collections::BTreeMap,

@@ -106,7 +106,8 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     let locked = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
 
-    // Mid-update. Other commands of Pulumi take the lock too, all of them before the runner has recorded the owner of this one.
+    // Mid-update. Other commands of Pulumi take the lock too, all of them before the runner has
+    // recorded the owner of this one.
     let first = task_of(&team, 1).await?;
     has_written_its_lock(&team, &first).await?;
     ready::until("pulumi holds its lock", RUN, async || {
@@ -114,7 +115,8 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
         Ok(())
     })
     .await?;
-    // The file backend writes a checkpoint in place: a kill at that moment leaves half a checkpoint, which no later run can read.
+    // The file backend writes a checkpoint in place: a kill at that moment leaves half a
+    // checkpoint, which no later run can read.
     let checkpoint = Path::new(&team.state()?).join(".pulumi/stacks/app/dev.json");
     ready::until("the checkpoint has the operation that is held", RUN, async || {
         let checkpoint: Value = serde_json::from_slice(&fs::read(&checkpoint)?)?;

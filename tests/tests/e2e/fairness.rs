@@ -48,8 +48,8 @@ const DRIPS: Duration = Duration::from_secs(45);
 const LONG: Duration = Duration::from_secs(20);
 /// How long an answer of a server drips that is slow but within the limits.
 const LAG: Duration = Duration::from_secs(9);
-/// The number of Stacks of a namespace on such a server. Those of all namespaces occupy all fetchers for longer than a push
-/// should take.
+/// The number of Stacks of a namespace on such a server. Those of all namespaces occupy all
+/// fetchers for longer than a push should take.
 const LAGGING: usize = 18;
 
 /// The beginning of an answer.
@@ -68,8 +68,8 @@ struct Slow {
 }
 
 impl Slow {
-    /// The server sends the beginning of an answer, then a byte per second for this time, and then closes the connection. Without
-    /// a time it waits for the client to close.
+    /// The server sends the beginning of an answer, then a byte per second for this time, and then
+    /// closes the connection. Without a time it waits for the client to close.
     async fn new(beginning: &'static str, drips: Option<Duration>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -232,7 +232,8 @@ async fn dripping_git_server_of_many_namespaces_delays_no_push_of_another() -> R
             limited += usize::from(message.contains("took longer than 10s, the limit after a slow fetch from its git server"));
         }
     }
-    // After a slow fetch, a fetcher shortens the limit of this server's fetches for twice the time that it took.
+    // After a slow fetch, a fetcher shortens the limit of this server's fetches for twice the time
+    // that it took.
     let (long, time) = (server.long.load(Ordering::SeqCst), began.elapsed());
     let periods = 1 + usize::try_from(time.as_secs() / (3 * DRIPS.as_secs()))?;
     ensure!(limited > 0 && long <= INSTANCES * periods, "{limited} fetches were limited and {long} were not, within {time:?}");
@@ -289,7 +290,8 @@ async fn update_with_an_unusable_source_names_the_cause() -> Result<()> {
     for (name, spec, _) in &cases {
         apply_update(&team, name, "{}", spec).await?;
     }
-    // A wait ends if the installation may allow it later; the Update ends if only another spec helps.
+    // A wait ends if the installation may allow it later; the Update ends if only another spec
+    // helps.
     for (name, _, words) in &cases[..2] {
         let told = |update: &_| {
             let ours = ours(update);
@@ -310,7 +312,8 @@ async fn update_with_an_unusable_source_names_the_cause() -> Result<()> {
     Ok(())
 }
 
-/// Creates a Program with this many levels of nesting. kube cannot read an answer that contains one.
+/// Creates a Program with this many levels of nesting. kube cannot read an answer that contains
+/// one.
 async fn create_nested_program(team: &Namespace<'_>, name: &str, levels: usize) -> Result<()> {
     let deep = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let metadata = format!(r#"{{ "name": "{name}", "namespace": "{}" }}"#, team.name);
@@ -461,7 +464,8 @@ async fn flood_of_progress_delays_no_run_of_another_namespace() -> Result<()> {
     let arn = ours(&noisy.running("app").await?).task.context("a task")?;
     let (client, folder) = as_task(&world, &arn).await?;
     let (bucket, written) = (world.get("WORLD_BUCKET")?, AtomicUsize::new(0));
-    // Every read of this progress lasts until the function's time limit, so that the other messages of the queue wait.
+    // Every read of this progress lasts until the function's time limit, so that the other messages
+    // of the queue wait.
     world.control.hold(&[&format!("GET {}out/progress", folder.rsplit_once(':').context("a task's id")?.1)]).await?;
     let writer = async || -> Result<()> {
         let mut beat = tokio::time::interval(Duration::from_millis(20));

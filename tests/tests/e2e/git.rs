@@ -22,8 +22,8 @@ fn key(name: &str, key: &str) -> String {
     format!("{{ type: Secret, secret: {{ name: {name}, key: {key} }} }}")
 }
 
-/// A form of credential: its name, whether it is for ssh, the lines of the spec, and the keys of the Secret of that name with the
-/// credentials that they have.
+/// A form of credential: its name, whether it is for ssh, the lines of the spec, and the keys of
+/// the Secret of that name with the credentials that they have.
 type Form = (&'static str, bool, String, &'static [(&'static str, &'static str)]);
 
 /// The forms of `gitAuth`, and of `gitAuthSecret`.
@@ -57,7 +57,8 @@ fn forms() -> Vec<Form> {
     ]
 }
 
-/// A form of credential, the changes in its Secret (a key without a value is left out), and parts of the condition's message.
+/// A form of credential, the changes in its Secret (a key without a value is left out), and parts
+/// of the condition's message.
 type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], &'a [&'a str]);
 
 /// The credentials of the world by name.
@@ -72,7 +73,8 @@ pub fn credentials(world: &Handle) -> Result<BTreeMap<String, String>> {
     Ok(credentials)
 }
 
-/// A private repository with a project that writes `one`, its URLs over https and ssh, and its commit.
+/// A private repository with a project that writes `one`, its URLs over https and ssh, and its
+/// commit.
 async fn private(world: &Handle, team: &Namespace<'_>) -> Result<([String; 2], String)> {
     let repository = world.private_git.create(&team.name).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("${pulumi.stack}.txt", "one", "")?);
@@ -246,7 +248,8 @@ async fn forbidden_git_secrets_name_the_role_to_bind() -> Result<()> {
     team.clear().await
 }
 
-/// The commit and its name that Pulumi recorded with the only update of a stack, named `project/stack`.
+/// The commit and its name that Pulumi recorded with the only update of a stack, named
+/// `project/stack`.
 fn update_head(team: &Namespace<'_>, stack: &str) -> Result<Value> {
     let folder = format!("{}/.pulumi/history/{stack}", team.state()?);
     let files = fs::read_dir(&folder)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,4 +1,5 @@
-//! The guides, command by command as a new user types them. The guide for a migration has its own file.
+//! The guides, command by command as a new user types them. The guide for a migration has its own
+//! file.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -132,9 +132,9 @@ fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
 
 #[tokio::test]
 async fn run_that_outlives_its_tokens_receives_new_ones() -> Result<()> {
-    // Tokens are valid for ten minutes here, the API server's minimum, and are renewed after five: by the next sweep, a minute
-    // later at most, and the runner sees them within half a minute. Each step is shorter than the silence after which a run is
-    // interrupted.
+    // Tokens are valid for ten minutes here, the API server's minimum, and are renewed after five:
+    // by the next sweep, a minute later at most, and the runner sees them within half a minute.
+    // Each step is shorter than the silence after which a run is interrupted.
     const STEPS: usize = 15;
     let (world, _turn) = aside().await?;
     let team = world.namespace("outlives").await?;

@@ -34,8 +34,9 @@ enum End {
 /// The first request of a run.
 const PACK: &str = "GET /in/pack";
 
-/// The step of a run at which it stays until it is ended. Pulumi does not write the state then: the file backend writes in place, and a
-/// kill in the middle would leave half a state, which no later run can read.
+/// The step of a run at which it stays until it is ended. Pulumi does not write the state then: the
+/// file backend writes in place, and a kill in the middle would leave half a state, which no later
+/// run can read.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A call of `pulumi` that has this argument; see [`slow_image`].
@@ -99,8 +100,9 @@ async fn start(team: &Namespace<'_>, step: Step, end: End) -> Result<Run> {
     Ok(Run { stack, task, step, end })
 }
 
-/// The PATH of an image whose `pulumi` waits while the namespace has a hold: at the end of `select`, which has made the stack, and
-/// before the start of `up`. By itself a call takes some tenths of a second.
+/// The PATH of an image whose `pulumi` waits while the namespace has a hold: at the end of
+/// `select`, which has made the stack, and before the start of `up`. By itself a call takes some
+/// tenths of a second.
 fn slow_image(team: &Namespace<'_>, called: &str) -> Result<String> {
     let (folder, tools) = (team.file(&format!("image-{called}"))?, team.world.get("WORLD_TOOLS")?);
     let wait = format!("while [ -e {} ]; do sleep 0.2; done", team.hold_marker()?);
@@ -170,7 +172,8 @@ async fn all_ready(team: &Namespace<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that every Stack's resources exist once, no lock is left, and no two of its runs were live at once.
+/// Checks that every Stack's resources exist once, no lock is left, and no two of its runs were
+/// live at once.
 async fn settled(world: &Handle, turn: &Alone, team: &Namespace<'_>) -> Result<()> {
     let stacks = team.stacks().await?;
     ensure!(stacks.len() == 8, "{} Stacks", stacks.len());

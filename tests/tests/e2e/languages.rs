@@ -1,5 +1,5 @@
-//! Programs in general-purpose languages, with published providers: dependencies come from their registries in every run, and
-//! each run has the same result.
+//! Programs in general-purpose languages, with published providers: dependencies come from their
+//! registries in every run, and each run has the same result.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,8 @@ use crate::{
     world::{Turn, second, shared},
 };
 
-/// The limit of what installs or compiles all that a program needs: the SDK for Go takes minutes to compile on a busy machine.
+/// The limit of what installs or compiles all that a program needs: the SDK for Go takes minutes to
+/// compile on a busy machine.
 const INSTALLED_WITHIN: Duration = Duration::from_mins(20);
 /// A registry without an answer within this time counts as unreachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
@@ -176,8 +177,9 @@ async fn a_go_program_is_run_checked_and_destroyed() -> Result<()> {
     Box::pin(lives(&GO, ["pulumi.Int(2)", "pulumi.Int(3)"], go_variables().await?)).await
 }
 
-/// The first run, one without a change, an edit, a drift check, and a destroy after the source is gone; with secrets that a KMS
-/// key encrypts. The program creates a pet, whose name has as many words as it says.
+/// The first run, one without a change, an edit, a drift check, and a destroy after the source is
+/// gone; with secrets that a KMS key encrypts. The program creates a pet, whose name has as many
+/// words as it says.
 async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator<Item = (&'static str, String)>) -> Result<()> {
     if program.is_skipped().await? {
         return Ok(());
@@ -366,8 +368,8 @@ async fn programs_of_every_language_see_the_region_of_their_cluster() -> Result<
     Ok(())
 }
 
-/// Runs a program twice in a cluster of another Region than the installation's. Both runs show the same, and the second changes
-/// nothing.
+/// Runs a program twice in a cluster of another Region than the installation's. Both runs show the
+/// same, and the second changes nothing.
 async fn is_the_same_abroad(
     program: &Program,
     world: &Handle,
@@ -428,8 +430,8 @@ fn encrypted(team: &Namespace<'_>, provider: &str) -> Result<Value> {
 }
 
 impl Program {
-    /// Returns whether the program cannot run here, and prints what is missing; if LANGUAGES is `required`, a missing host is an
-    /// error.
+    /// Returns whether the program cannot run here, and prints what is missing; if LANGUAGES is
+    /// `required`, a missing host is an error.
     async fn is_skipped(&self) -> Result<bool> {
         let absent = |name: &&str| !tools().join(name).exists();
         let missing = match (self.programs.iter().copied().find(absent), self.manager.filter(absent)) {
@@ -500,7 +502,8 @@ async fn world() -> Result<(Handle, Turn)> {
     Ok((world, turn))
 }
 
-/// Compiles the SDK for Go once, before any program runs: it takes minutes, and slows concurrent programs.
+/// Compiles the SDK for Go once, before any program runs: it takes minutes, and slows concurrent
+/// programs.
 async fn compile_go() -> Result<()> {
     static COMPILED: OnceCell<()> = OnceCell::const_new();
     COMPILED

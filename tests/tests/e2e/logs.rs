@@ -99,7 +99,8 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
     }
     team.apply_secret("app", &[("password", CANARY)]).await?;
     let hold = team.hold()?;
-    // The failure names the file, and with it the password, which the provider does not know to be secret.
+    // The failure names the file, and with it the password, which the provider does not know to be
+    // secret.
     let marker = team.file(CANARY)?;
     fs::write(&marker, "")?;
     let fails = format!("{}, failWhenExists: '{}'", hold.property(), team.file("${password}")?);
@@ -134,7 +135,8 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
     team.clear().await
 }
 
-/// A Stack whose run prints a secret value when it fails, and is held before that. Returns its Update.
+/// A Stack whose run prints a secret value when it fails, and is held before that. Returns its
+/// Update.
 async fn held(team: &Namespace<'_>, property: &str) -> Result<Update> {
     team.apply(READER).await?;
     team.apply_secret("app", &[("password", CANARY)]).await?;
@@ -243,7 +245,8 @@ async fn link_to_a_log_is_for_its_namespace_and_for_one_object_for_an_hour() -> 
     // Kubernetes guards the link.
     let get = ["get", "update", &name, "--output", "jsonpath={.status.driftless.logLink.url}"];
     let mut read = kubectl(&world, &team.name, &team.name)?;
-    // The recorder may have signed another one: the result and the end of the task are two messages.
+    // The recorder may have signed another one: the result and the end of the task are two
+    // messages.
     let read = String::from_utf8(read.args(get).output().await?.stdout)?;
     ensure!(read.split_once('?').map(|(object, _)| object) == link.split_once('?').map(|(object, _)| object), "{read}");
     let refused = kubectl(&world, &other.name, &team.name)?.args(get).output().await?;
@@ -296,7 +299,8 @@ async fn expired_link_to_a_log_is_renewed_for_a_reader_who_may_ask() -> Result<(
     let updates = Api::<Update>::namespaced(world.client.clone(), &team.name);
     let (logs, kubeconfig) = (["logs", "app"], kubeconfig_of_reader(&team)?);
     ready::until("a reader who may not ask has the last part", RUN, async || {
-        // The recorder may write the status once more: the result and the end of the task are two messages.
+        // The recorder may write the status once more: the result and the end of the task are two
+        // messages.
         updates.patch_status(&name, &PatchParams::default(), &expired).await?;
         let shown = command(&world, &team.name, &logs)?.env("KUBECONFIG", &kubeconfig).output().await?;
         let (text, note) = (String::from_utf8(shown.stdout)?, String::from_utf8(shown.stderr)?);

@@ -1,5 +1,5 @@
-//! The user's view, through the real processes. All tests share one world; each has its own namespace. A test that turns
-//! something off for all runs in a world without others.
+//! The user's view, through the real processes. All tests share one world; each has its own
+//! namespace. A test that turns something off for all runs in a world without others.
 
 mod alerts;
 mod answers;

@@ -179,7 +179,8 @@ async fn switch_all(world: &Handle, switches: &Switches) -> Result<()> {
     Ok(())
 }
 
-/// A Program and a Stack, and an edit: two runs, whatever happens to the messages. The sweep repairs the loss of some.
+/// A Program and a Stack, and an edit: two runs, whatever happens to the messages. The sweep
+/// repairs the loss of some.
 async fn two_changes(world: &Handle, turn: &Alone, namespace: &str) -> Result<()> {
     let team = world.namespace(namespace).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

@@ -1,4 +1,5 @@
-//! `docs/migration.md`, command by command, with objects as the Pulumi Kubernetes Operator (PKO) leaves them.
+//! `docs/migration.md`, command by command, with objects as the Pulumi Kubernetes Operator (PKO)
+//! leaves them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -121,7 +122,8 @@ async fn pulumi_up(team: &Namespace<'_>, project: &str, stack: &str) -> Result<(
     Ok(())
 }
 
-/// Five Stacks: two of git and one of a Program that PKO has run, one with a live run of PKO, and one that is being deleted.
+/// Five Stacks: two of git and one of a Program that PKO has run, one with a live run of PKO, and
+/// one that is being deleted.
 async fn leave_as_pko(team: &Namespace<'_>, repository: &Repository, commit: &str) -> Result<()> {
     team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", "")?).await?;
     let artifact = json!({
@@ -338,8 +340,8 @@ async fn what_is_there(guide: &Guide) -> Result<()> {
     Ok(())
 }
 
-/// Makes every function handle everything, by each sweep and by messages, and checks that none has written since the audit log
-/// had that size.
+/// Makes every function handle everything, by each sweep and by messages, and checks that none has
+/// written since the audit log had that size.
 async fn nobody_writes(team: &Namespace<'_>, alone: &Alone, from: u64) -> Result<()> {
     let world = team.world;
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);

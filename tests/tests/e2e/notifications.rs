@@ -1,4 +1,5 @@
-//! Notifications of changes besides the forwarder's: pushes from git hosts, and Flux's events about applied objects.
+//! Notifications of changes besides the forwarder's: pushes from git hosts, and Flux's events about
+//! applied objects.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
-//! The manifests of the Pulumi Kubernetes Operator's repository and of documents about it. Each is written anew in `pko`, with
-//! the fields and values that matter, and applied; `docs/pko-manifests.md` has the results.
+//! The manifests of the Pulumi Kubernetes Operator's repository and of documents about it. Each is
+//! written anew in `pko`, with the fields and values that matter, and applied;
+//! `docs/pko-manifests.md` has the results.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -51,10 +52,12 @@ struct Manifest {
     uses: String,
     why: String,
     objects: Vec<Value>,
-    /// The changes that the messages of its refusals ask for, one after the other, each as a merge patch of the spec.
+    /// The changes that the messages of its refusals ask for, one after the other, each as a merge
+    /// patch of the spec.
     #[serde(default)]
     remedies: Vec<Value>,
-    /// The change that starts the second run, as a merge patch of the spec; without it, a request for a reconciliation.
+    /// The change that starts the second run, as a merge patch of the spec; without it, a request
+    /// for a reconciliation.
     again: Option<Value>,
     /// Outputs of the Stack; null for a missing one.
     #[serde(default)]
@@ -172,7 +175,8 @@ impl Place<'_> {
         Ok(format!("| {} |", cells.join(" | ")))
     }
 
-    /// Waits until a Stack has run twice, the second time without a change. Returns why it was refused before.
+    /// Waits until a Stack has run twice, the second time without a change. Returns why it was
+    /// refused before.
     async fn stack(&self, manifest: &Manifest, name: &str) -> Result<Vec<Refusal>> {
         let team = self.team;
         let mut refusals = Vec::new();
@@ -282,7 +286,8 @@ impl Place<'_> {
                 return if kind == "GitRepository" || kind == "Bucket" { self.offered(&kind, &name).await } else { Ok(()) };
             }
         }
-        // Server-side apply would refuse an unknown field; `kubectl` leaves it to the server to drop it.
+        // Server-side apply would refuse an unknown field; `kubectl` leaves it to the server to
+        // drop it.
         if self.subjects(&kind)?.get_opt(&name).await?.is_some() {
             return self.patch(&kind, &name, &json!({ "spec": object["spec"] })).await;
         }
@@ -309,7 +314,8 @@ impl Place<'_> {
         }
     }
 
-    /// Replaces Pulumi Cloud by the folder, and its organization by that of such a backend. The world's S3 needs an endpoint.
+    /// Replaces Pulumi Cloud by the folder, and its organization by that of such a backend. The
+    /// world's S3 needs an endpoint.
     fn reach_from_stack(&self, stack: &mut Value) -> Result<()> {
         let spec = &mut stack["spec"];
         let literal = |value: &str| json!({ "type": "Literal", "literal": { "value": value } });

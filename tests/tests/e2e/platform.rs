@@ -30,7 +30,8 @@ const REFUSED: &str = "  workspaceTemplate: { spec: { image: 'registry.example/r
 /// The maximum delay of a try after a failure of the platform.
 const BACK_OFF: Duration = Duration::from_mins(5);
 
-/// An image with a slow pull, and its duration: as long as Fargate's slower starts, and longer than a sweep's period.
+/// An image with a slow pull, and its duration: as long as Fargate's slower starts, and longer than
+/// a sweep's period.
 const SLOW: &str = "registry.example/large:1";
 const PENDING: Duration = Duration::from_secs(100);
 
@@ -337,8 +338,8 @@ async fn run_out_of_memory_counts_and_names_the_field() -> Result<()> {
 
 #[tokio::test]
 async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Result<()> {
-    // The kernel's count of killed processes is that of the whole machine here, and of a task on Fargate: no other run may fail
-    // in the meantime.
+    // The kernel's count of killed processes is that of the whole machine here, and of a task on
+    // Fargate: no other run may fail in the meantime.
     let (world, _alone) = alone().await?;
     let team = world.namespace("hungry").await?;
     team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 2500")?).await?;
@@ -351,7 +352,8 @@ async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Resu
         .wait("app", "to have failed", |stack| condition(stack).is_some_and(|(_, reason, _)| reason == "RetryingAfterFailure"))
         .await?;
     let message = told.status.and_then(|status| status.last_update?.message).unwrap_or_default();
-    // The kernel kills the provider alone. Where this process may create no cgroups, the world kills the whole container.
+    // The kernel kills the provider alone. Where this process may create no cgroups, the world
+    // kills the whole container.
     let whys = ["the task ran out of memory and a process was killed", "OutOfMemoryError: Container killed due to memory usage"];
     let remedy = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory";
     ensure!(whys.iter().any(|why| message.contains(why)) && message.contains(remedy), "{message}");

@@ -18,7 +18,8 @@ use crate::{
     world::shared,
 };
 
-/// The variables with which the AWS CLI, and Pulumi in a task, call the world's AWS as its administrator.
+/// The variables with which the AWS CLI, and Pulumi in a task, call the world's AWS as its
+/// administrator.
 pub const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
 
 /// An entry of `envRefs`.
@@ -43,7 +44,8 @@ pub async fn new_key_provider(world: &Handle) -> Result<String> {
     Ok(format!("awskms:///{}?region={}", key(world).await?, world.get("AWS_REGION")?))
 }
 
-/// The secrets provider in the state of the Pulumi stack `dev` of the project `app`: its type, and its own state.
+/// The secrets provider in the state of the Pulumi stack `dev` of the project `app`: its type, and
+/// its own state.
 pub fn secrets_providers(team: &Namespace<'_>) -> Result<Value> {
     let state = format!("{}/.pulumi/stacks/app/dev.json", team.state()?);
     let mut state: Value = serde_json::from_str(&fs::read_to_string(&state).with_context(|| state)?)?;

@@ -23,7 +23,8 @@ async fn scenarios_of_a_proof_pass_and_leave_nothing() -> Result<()> {
     }
     let variables = [("INSTALLATION", "driftless"), ("TASKS", "3"), ("STACKS", "5"), ("NETWORK", "public"), ("BUDGET_USD", "5")];
     prove.envs(variables).env("CLUSTER", cluster::NAME).env("NAMESPACE", NAMESPACE).env("PROOFS", &proofs);
-    // Of four calls for a task of the many Stacks ECS refuses three: as many as the SDK makes before a Stack learns of it.
+    // Of four calls for a task of the many Stacks ECS refuses three: as many as the SDK makes
+    // before a Stack learns of it.
     let [call, about, code, message] =
         ["ecs RunTask", "prove-many-", "ThrottlingException", "Rate exceeded"].map(ToOwned::to_owned);
     let throttled = Outage { call, about, percent: 75, status: 400, code, message, ..Outage::default() };

@@ -1,5 +1,5 @@
-//! Pull requests show what they would change: the recipe of docs/pull-requests.md, with a stand-in for GitHub's API. The templates
-//! of Flux Operator are filled in here.
+//! Pull requests show what they would change: the recipe of docs/pull-requests.md, with a stand-in
+//! for GitHub's API. The templates of Flux Operator are filled in here.
 
 use std::{
     fs,
@@ -29,7 +29,8 @@ use crate::world::shared;
 
 const PAGE: &str = include_str!("../../../docs/pull-requests.md");
 
-/// The pull requests: one that changes the project, another one, one of a fork, and that of a forged Event.
+/// The pull requests: one that changes the project, another one, one of a fork, and that of a
+/// forged Event.
 const CHANGES: &str = "17";
 const UNRELATED: &str = "18";
 const FORK: &str = "19";
@@ -131,7 +132,8 @@ struct Recipe<'a> {
 }
 
 impl Recipe<'_> {
-    /// Applies the objects of the page that are not of Flux Operator, with the address of the stand-in.
+    /// Applies the objects of the page that are not of Flux Operator, with the address of the
+    /// stand-in.
     async fn apply(&self, address: &str) -> Result<()> {
         for object in &self.page {
             let mut object = object.clone();
@@ -145,7 +147,8 @@ impl Recipe<'_> {
         Ok(())
     }
 
-    /// Applies what Flux Operator makes of a `ResourceSet` for a pull request, with the repository and the state of this world.
+    /// Applies what Flux Operator makes of a `ResourceSet` for a pull request, with the repository
+    /// and the state of this world.
     async fn preview(&self, set: &str, number: &str, branch: &str, commit: &str) -> Result<()> {
         let is_set = |object: &&Value| object["kind"] == "ResourceSet" && object["metadata"]["name"] == set;
         let set = self.page.iter().find(is_set).context("the page has no such ResourceSet")?;

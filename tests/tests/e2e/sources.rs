@@ -58,7 +58,8 @@ impl<'a> Origins<'a> {
         team.apply_source("HelmChart", "app", chart).await
     }
 
-    /// Requests a reconciliation of all of them from source-controller. The chart is rebuilt after its repository's artifact.
+    /// Requests a reconciliation of all of them from source-controller. The chart is rebuilt after
+    /// its repository's artifact.
     async fn reconcile(&self, request: &str) -> Result<()> {
         for (kind, name) in [("GitRepository", "app"), ("OCIRepository", "app"), ("Bucket", "app"), ("GitRepository", "charts")] {
             self.team.reconcile(kind, name, request).await?;
@@ -75,7 +76,8 @@ impl<'a> Origins<'a> {
         Ok(())
     }
 
-    /// Checks that there were this many runs, the last with `content`, of the revision that the source names.
+    /// Checks that there were this many runs, the last with `content`, of the revision that the
+    /// source names.
     async fn ran(&self, runs: usize, content: &str) -> Result<()> {
         for (kind, _) in KINDS {
             let stack = self.team.ready_after(&kind.to_lowercase(), runs).await?;

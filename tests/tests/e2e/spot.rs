@@ -143,7 +143,8 @@ async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()
     let next = team.updates("app").await?.remove(1).name_any();
     let next = wait(&team, &next, "to be complete", Update::is_complete).await?;
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
-    // All of it would be four, with the stack itself. Steps in progress at the interruption were completed.
+    // All of it would be four, with the stack itself. Steps in progress at the interruption were
+    // completed.
     let summary = ours(&next).summary.unwrap_or_default();
     ensure!(["+1", "+2"].contains(&summary.as_str()), "{summary}: what was made is made again");
     ensure!(fs::exists(&third)?, "the third resource");

@@ -110,7 +110,8 @@ async fn annotation_cannot_lengthen_the_limit_of_a_run() -> Result<()> {
     team.clear().await
 }
 
-/// A tenant marks the Update complete, removes its finalizer and deletes it: neither function sees it again.
+/// A tenant marks the Update complete, removes its finalizer and deletes it: neither function sees
+/// it again.
 #[tokio::test]
 async fn task_of_a_deleted_update_is_stopped() -> Result<()> {
     let (world, _turn) = shared().await?;

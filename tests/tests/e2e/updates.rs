@@ -329,7 +329,8 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
         let update = wait(&team, &interrupted, "to be complete", Update::is_complete).await?;
         let (failed, reason, _) = is(&update, "Failed").context("Failed")?;
         assert_eq!((failed.as_str(), reason.as_str()), ("True", if name == "silent" { "Silent" } else { "TimedOut" }));
-        // It continues as if nothing had happened. 8 s are short on a busy machine even for a program that does not hang.
+        // It continues as if nothing had happened. 8 s are short on a busy machine even for a
+        // program that does not hang.
         team.apply_program(name, &team.program(&format!("{name}.txt"), "one", "")?).await?;
         team.apply_stack_as(name, name, "{}", Source::Program(name), &template.replace("8s", "8h")).await?;
         team.wait(name, "to be Ready", is_ready).await?;
@@ -380,8 +381,8 @@ async fn concurrent_runs_stay_within_the_limit_and_all_run() -> Result<()> {
     team.clear().await
 }
 
-/// The maximum number of concurrent tasks of these Updates, by ECS's times: a task counts until its stop is requested or it has
-/// ended.
+/// The maximum number of concurrent tasks of these Updates, by ECS's times: a task counts until its
+/// stop is requested or it has ended.
 fn most_tasks_at_once(tasks: &[Value], updates: &[Update]) -> Result<usize> {
     let uids: BTreeSet<_> = updates.iter().filter_map(|update| update.metadata.uid.as_deref()).collect();
     let mut changes = Vec::new();

@@ -23,7 +23,8 @@ fn workspaces(team: &Namespace<'_>) -> Api<Workspace> {
     Api::namespaced(team.world.client.clone(), &team.name)
 }
 
-/// Applies a Workspace whose stacks are in the namespace's backend. `source` has fields of a YAML flow mapping.
+/// Applies a Workspace whose stacks are in the namespace's backend. `source` has fields of a YAML
+/// flow mapping.
 async fn apply_workspace(team: &Namespace<'_>, name: &str, source: &str) -> Result<()> {
     let head =
         format!("apiVersion: auto.pulumi.com/v1alpha1\nkind: Workspace\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
@@ -32,7 +33,8 @@ async fn apply_workspace(team: &Namespace<'_>, name: &str, source: &str) -> Resu
     team.apply(&format!("{head}\nspec: {{ env: [{passphrase}, {backend}], {source} }}")).await
 }
 
-/// Waits until the present Workspace has a condition of that type with this status, reason and message.
+/// Waits until the present Workspace has a condition of that type with this status, reason and
+/// message.
 async fn says(team: &Namespace<'_>, name: &str, type_: &str, wanted: (&str, &str, &str)) -> Result<()> {
     ready::until(&format!("Workspace {name} says {type_} {wanted:?}"), RUN, async || {
         let workspace = workspaces(team).get(name).await?;
@@ -64,8 +66,8 @@ async fn clear(team: &Namespace<'_>) -> Result<()> {
 
 const UP: &str = "{ workspaceName: app, stackName: dev, type: up }";
 
-/// Everything with which a PKO Workspace can extend its pod: init containers, volumes, tokens of another audience, variables from
-/// a file.
+/// Everything with which a PKO Workspace can extend its pod: init containers, volumes, tokens of
+/// another audience, variables from a file.
 #[tokio::test]
 async fn a_workspace_extends_its_pod_as_under_pko() -> Result<()> {
     let (world, _turn) = shared().await?;

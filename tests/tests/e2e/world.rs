@@ -39,8 +39,8 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 /// Longer than the forwarder delays a hint.
 const BETWEEN_PASSES: Duration = Duration::from_secs(2);
 
-/// The number of tests that use the shared world at one time. All are started at once (`--test-threads`), so that tests that need
-/// their own world wait without occupying a place.
+/// The number of tests that use the shared world at one time. All are started at once
+/// (`--test-threads`), so that tests that need their own world wait without occupying a place.
 static PLACES: Semaphore = Semaphore::const_new(4);
 /// The worlds after the first one, each for one test at a time.
 static ALONE: Semaphore = Semaphore::const_new(WORLDS.len() - 1);
@@ -78,7 +78,8 @@ fn start(name: &'static str) -> Result<(), RecvTimeoutError> {
     started.recv_timeout(READY)
 }
 
-/// Empties a world that another process runs, as `make world` does: namespaces of earlier tests are deleted.
+/// Empties a world that another process runs, as `make world` does: namespaces of earlier tests are
+/// deleted.
 fn join(name: &str) -> Result<(), String> {
     let mut kubectl = Command::new("sh");
     let script = ". \"$1\" && kubectl delete namespace --selector \"$2\"";
@@ -170,8 +171,8 @@ pub async fn alone() -> Result<(Handle, Alone)> {
     Ok((world, alone))
 }
 
-/// Deletes the Stacks and sources of completed tests, and their delayed hints: with them functions would run repeatedly, for up
-/// to 15 minutes, and the world would never be quiet.
+/// Deletes the Stacks and sources of completed tests, and their delayed hints: with them functions
+/// would run repeatedly, for up to 15 minutes, and the world would never be quiet.
 async fn delete_leftovers(world: &Handle) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     for name in [HINTS, "driftless-launches"] {
@@ -228,8 +229,8 @@ pub async fn keys(world: &Handle, prefix: &str) -> Result<Vec<String>> {
     Ok(keys.map(ToOwned::to_owned).collect())
 }
 
-/// Triggers a sweep, and waits until every message is handled, so that everything that was due has happened. For a test in an
-/// [`alone`] world, because beside others there are always messages.
+/// Triggers a sweep, and waits until every message is handled, so that everything that was due has
+/// happened. For a test in an [`alone`] world, because beside others there are always messages.
 pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let queues = sqs.list_queues().send().await?.queue_urls.unwrap_or_default();
@@ -238,7 +239,8 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let swept = world.control.invoke("Sweeper", &tick).await?;
     ensure!(matches!(swept, Invoked::Answer(_)), "{swept:?}");
     handled(world, &sqs, &queues).await?;
-    // A Stack that is Ready has a hint in ten minutes. Any delayed hint finds the same facts as one now.
+    // A Stack that is Ready has a hint in ten minutes. Any delayed hint finds the same facts as one
+    // now.
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", "v1", "Stack"));
     let stacks: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
     let stacks = stacks.list_metadata(&ListParams::default()).await?.items;
@@ -248,10 +250,12 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     if stacks.is_empty() { Ok(()) } else { handled(world, &sqs, &queues).await }
 }
 
-/// Waits until only delayed hints are left in the queues, and no function has run between two checks.
+/// Waits until only delayed hints are left in the queues, and no function has run between two
+/// checks.
 async fn handled(world: &Handle, sqs: &aws_sdk_sqs::Client, queues: &[String]) -> Result<()> {
     let passes = RefCell::default();
-    // A delivery that is lost on a busy machine is repeated after the visibility timeout, which is longer than a run.
+    // A delivery that is lost on a busy machine is repeated after the visibility timeout, which is
+    // longer than a run.
     ready::until_every(BETWEEN_PASSES, "no message is waiting and no function has run", RUN * 2, async || {
         let Status { mappings, functions, .. } = world.control.status().await?;
         for (function, _) in mappings.iter().filter(|(_, counts)| counts["hidden"] != 0) {
@@ -282,8 +286,8 @@ async fn handled(world: &Handle, sqs: &aws_sdk_sqs::Client, queues: &[String]) -
     .await
 }
 
-/// Reconciles a Stack twice: a reconciliation in progress has ended by then, and any later hint finds the same facts as the
-/// second one. A run that has not started by then will not start.
+/// Reconciles a Stack twice: a reconciliation in progress has ended by then, and any later hint
+/// finds the same facts as the second one. A run that has not started by then will not start.
 pub async fn looked(team: &Namespace<'_>, name: &str) -> Result<()> {
     let world = team.world;
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
@@ -341,8 +345,9 @@ pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what:
     }
 }
 
-/// Checks that no message failed, every dead-letter queue is empty, and no part of the world crashed, except for what a test has
-/// caused and forgiven. `privileges` checks the same after the last test.
+/// Checks that no message failed, every dead-letter queue is empty, and no part of the world
+/// crashed, except for what a test has caused and forgiven. `privileges` checks the same after the
+/// last test.
 pub async fn nothing_was_given_up(world: &Handle) -> Result<()> {
     let status = world.control.status().await?;
     ensure!(status.alarms.is_empty(), "{:#?}", status.alarms);

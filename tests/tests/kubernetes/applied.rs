@@ -153,7 +153,8 @@ async fn view_reads_our_objects_and_edit_writes_them() -> Result<()> {
     Ok(())
 }
 
-/// The shipped policy, as the API server enforces it: who may approve, loosen, forge, and write the state of a plan.
+/// The shipped policy, as the API server enforces it: who may approve, loosen, forge, and write the
+/// state of a plan.
 #[tokio::test]
 async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
     let _turn = TURN.lock().await;
@@ -174,7 +175,8 @@ async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
                 run_in(&cluster, &["create", "rolebinding", &name, "-n", "team-a", "--clusterrole", role, "--user", user])?;
             }
         }
-        // The API server takes up a policy within seconds. Until then the annotation can be removed.
+        // The API server takes up a policy within seconds. Until then the annotation can be
+        // removed.
         ready::until("the policy is enforced", LIMIT, async || {
             annotates(&cluster, "admin", &["driftless.dev/approval=required"])?;
             ensure!(annotates(&cluster, "bob", &["driftless.dev/approval-"]).is_err(), "the annotation is removed");
@@ -222,7 +224,8 @@ async fn policy_lets_only_users_with_the_verb_approve() -> Result<()> {
     Ok(())
 }
 
-/// The optional policy that writes the approver's name, with which the other one still refuses what it refused.
+/// The optional policy that writes the approver's name, with which the other one still refuses what
+/// it refused.
 async fn name_is_written(cluster: &Cluster) -> Result<()> {
     let policy = project().join("infra/kubernetes/approver-name/approver-name.yaml").display().to_string();
     run_in(cluster, &["apply", "--server-side", "-f", &policy])?;
@@ -396,7 +399,8 @@ fn inventory_id(object: &Value) -> String {
     format!("{}_{}_{group}_{}", text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]), text(&object["kind"]))
 }
 
-/// Applies everything as a user does, first as a dry run, and finds each field in the answer as written.
+/// Applies everything as a user does, first as a dry run, and finds each field in the answer as
+/// written.
 fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
     let file = written(cluster, name, text)?;
     let written = objects(text)?;
@@ -420,8 +424,8 @@ fn is_there(cluster: &Cluster, name: &str, text: &str) -> Result<Objects> {
     Ok(there)
 }
 
-/// The program of the Deployment, except for the network and the places of a Pod's token and the API server's address: it lists
-/// and watches every kind, and no call is refused.
+/// The program of the Deployment, except for the network and the places of a Pod's token and the
+/// API server's address: it lists and watches every kind, and no call is refused.
 async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin: &Client) -> Result<()> {
     let deployment = Api::<Deployment>::namespaced(admin.clone(), SYSTEM).get(FORWARDER).await?;
     let pod = serde_json::to_value(deployment)?["spec"]["template"]["spec"].take();

@@ -137,8 +137,9 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     Ok(findings)
 }
 
-/// The messages without a group, by which SQS keeps those of one namespace from delaying those of others, by role and queue. A dead
-/// letter has the group of its message, and no function receives it.
+/// The messages without a group, by which SQS keeps those of one namespace from delaying those of
+/// others, by role and queue. A dead letter has the group of its message, and no function receives
+/// it.
 pub fn messages_without_group(calls: &[Value]) -> Result<BTreeSet<String>> {
     let template = template()?;
     let mut findings = BTreeSet::new();
@@ -180,7 +181,8 @@ fn caller<'a>(template: &'a Template, arn: &'a str) -> Option<(&'a str, &'a str)
 fn rights(template: &Template) -> Vec<Right> {
     let own =
         template.roles.iter().flat_map(|(role, rules)| rules.policies.iter().map(move |statement| (role, statement.clone())));
-    // Rights that a resource's own policy grants a role: they apply to its resource, whatever the statement names.
+    // Rights that a resource's own policy grants a role: they apply to its resource, whatever the
+    // statement names.
     let given = template.resource_policies.iter().flat_map(|(arn, statements)| {
         let statements = statements.iter().flat_map(|statement| match &statement.principal {
             Some(Principal::Aws { aws }) => aws.as_slice().iter().map(|role| (role, statement)).collect(),

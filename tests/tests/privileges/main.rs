@@ -1,8 +1,10 @@
-//! Least privilege, by the actual calls: reads the logs of the worlds of a whole run of the e2e tests, and compares every call
-//! with the rights of the template's roles and of the cluster's roles. `make e2e` runs it last.
+//! Least privilege, by the actual calls: reads the logs of the worlds of a whole run of the e2e
+//! tests, and compares every call with the rights of the template's roles and of the cluster's
+//! roles. `make e2e` runs it last.
 //!
-//! A call that no rule covers, a refusal that no test provokes, and an unused right without a written reason are failures. The
-//! reasons are in the lists at the top of [`iam`] and [`rbac`]; an entry that is no longer true is a failure too.
+//! A call that no rule covers, a refusal that no test provokes, and an unused right without a
+//! written reason are failures. The reasons are in the lists at the top of [`iam`] and [`rbac`]; an
+//! entry that is no longer true is a failure too.
 
 mod iam;
 mod rbac;

@@ -101,16 +101,19 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
         })
         .collect();
     let (mut findings, mut used, mut added) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    // Whether a rule covers the refused call: a starting API server refuses all until it has read its rules (capacity.rs).
+    // Whether a rule covers the refused call: a starting API server refuses all until it has read
+    // its rules (capacity.rs).
     let mut refused = BTreeMap::new();
     for call in calls {
         for (identity, request) in requests(call) {
             let Some(part) = identity.part(&grants) else { continue };
             let decision = &call["annotations"]["authorization.k8s.io/decision"];
-            // A caller without the right to impersonate is refused before there is a decision about the call.
+            // A caller without the right to impersonate is refused before there is a decision about
+            // the call.
             let is_undecided = decision.is_null() && call["responseStatus"]["code"] == 403;
             let was_refused = decision == "forbid" || is_undecided;
-            // A starting API server also refuses a ServiceAccount that has the right to impersonate.
+            // A starting API server also refuses a ServiceAccount that has the right to
+            // impersonate.
             let impersonates = is_undecided
                 && grants.iter().filter(|grant| grant.is_of(&identity)).any(|grant| {
                     let mut verbs = grant.rules.iter().flat_map(|rule| &rule.verbs);
@@ -193,7 +196,8 @@ fn reasons(rights: &BTreeSet<Right>, used: &BTreeSet<Right>) -> Vec<String> {
     findings
 }
 
-/// The requests in an entry of the audit log: the call, a creation if it was one, and the impersonation.
+/// The requests in an entry of the audit log: the call, a creation if it was one, and the
+/// impersonation.
 fn requests(call: &Value) -> Vec<(Identity, Request)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &call["objectRef"];

@@ -12,8 +12,8 @@ use tokio::{runtime::Handle, time::Instant};
 
 use super::{GitError, times::ANSWER_TIME};
 
-/// The limits of a fetch, and which of them stopped it first: gitoxide's errors say where it stopped, but often not why. A clone
-/// shares the same limits.
+/// The limits of a fetch, and which of them stopped it first: gitoxide's errors say where it
+/// stopped, but often not why. A clone shares the same limits.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct Bounds(Arc<State>);
@@ -54,7 +54,8 @@ impl Bounds {
         })
     }
 
-    /// Waits for a server's first answer. Its error says that the server, and not one of its repositories, is slow.
+    /// Waits for a server's first answer. Its error says that the server, and not one of its
+    /// repositories, is slow.
     pub(super) async fn first_answer<T>(&self, future: impl Future<Output = T>) -> Result<T, GitError> {
         self.within(tokio::time::timeout(ANSWER_TIME, future)).await?.map_err(|_| GitError::Silent)
     }

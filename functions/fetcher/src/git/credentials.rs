@@ -77,7 +77,8 @@ impl Credentials {
         Ok(Self::Login(Login { user: user.trim_end().into(), password: password.trim_end().into(), source_name }))
     }
 
-    /// The deprecated `gitAuthSecret` takes precedence; of the forms of `gitAuth`, the first in PKO's order.
+    /// The deprecated `gitAuthSecret` takes precedence; of the forms of `gitAuth`, the first in
+    /// PKO's order.
     async fn of_stack<C: Cluster>(mut secrets: Secrets<'_, C>, stack: &Stack) -> Result<Self, Stop> {
         if let Some(name) = &stack.spec.git_auth_secret {
             return secrets.deprecated(name).await;

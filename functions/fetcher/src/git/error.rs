@@ -39,8 +39,9 @@ impl Fields {
     };
 }
 
-/// Why git returned no tree. The message becomes part of the condition: it names the field, or the Secret and its key, and never
-/// contains a credential or the server's text. The display form uses a Stack's field names; see [`GitError::words`].
+/// Why git returned no tree. The message becomes part of the condition: it names the field, or the
+/// Secret and its key, and never contains a credential or the server's text. The display form uses
+/// a Stack's field names; see [`GitError::words`].
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]
 pub enum GitError {
@@ -58,8 +59,8 @@ pub enum GitError {
     Local { host: String, what: &'static str, is_address: bool },
     #[error("{}", self.words(&Fields::STACK))]
     Private { host: String },
-    /// A name without a public address. A name of an unlisted private network has the same message, so that a tenant learns no
-    /// internal names.
+    /// A name without a public address. A name of an unlisted private network has the same message,
+    /// so that a tenant learns no internal names.
     #[error("{}", self.words(&Fields::STACK))]
     Unresolved { host: String },
     #[error(

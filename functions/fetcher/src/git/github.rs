@@ -78,7 +78,8 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
     Ok(Login { user: "x-access-token".into(), password: token, source_name: app.source_name.clone() })
 }
 
-/// The App's signed claims. GitHub accepts ten minutes at most; the past minute allows for clock differences.
+/// The App's signed claims. GitHub accepts ten minutes at most; the past minute allows for clock
+/// differences.
 fn jwt(app: &App, now: Timestamp) -> Result<String, GitError> {
     let unusable = || wrong(app, "cannot be used: it is not an RSA private key in PEM form");
     let key = match PrivateKeyDer::from_pem_slice(app.key.expose_secret().as_bytes()) {

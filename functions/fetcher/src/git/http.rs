@@ -41,8 +41,8 @@ impl Web {
         Self { client, bounds, login, moved: None }
     }
 
-    /// gitoxide's headers and the credentials. The first request has the credentials already: a server that needs none ignores
-    /// them, and with one that needs them this saves a round trip.
+    /// gitoxide's headers and the credentials. The first request has the credentials already: a
+    /// server that needs none ignores them, and with one that needs them this saves a round trip.
     fn headers(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
         let mut headers: HeaderMap = lines
             .into_iter()
@@ -61,7 +61,8 @@ impl Web {
         headers
     }
 
-    /// The next URL of a redirect. It may change the path, or http to https, but never the host, with or without credentials.
+    /// The next URL of a redirect. It may change the path, or http to https, but never the host,
+    /// with or without credentials.
     fn next(&self, here: &Url, response: &Response) -> io::Result<Url> {
         let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         let next = location.and_then(|location| here.join(location).ok());
@@ -150,8 +151,8 @@ impl Http for Web {
     }
 }
 
-/// A request and its response. gitoxide writes the request's body after it has the response's reader, so the request is sent at
-/// the first read of the response. Requests are short.
+/// A request and its response. gitoxide writes the request's body after it has the response's
+/// reader, so the request is sent at the first read of the response. Requests are short.
 struct Exchange {
     bounds: Bounds,
     request: Option<RequestBuilder>,

@@ -1,5 +1,5 @@
-//! A tenant's private key. A crafted key can need any amount of time and memory to decrypt, so only keys of ssh-keygen's form are
-//! opened.
+//! A tenant's private key. A crafted key can need any amount of time and memory to decrypt, so only
+//! keys of ssh-keygen's form are opened.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use russh::keys::{PrivateKey, decode_secret_key, ssh_key::Kdf};
@@ -13,8 +13,8 @@ const MAX_ROUNDS: u32 = 256;
 
 const OPENSSH: [&str; 2] = ["-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----"];
 
-/// Opens a private key in the OpenSSH form or in PEM. May take seconds. The error has the fact and the remedy, and continues a
-/// sentence that begins with the key's name.
+/// Opens a private key in the OpenSSH form or in PEM. May take seconds. The error has the fact and
+/// the remedy, and continues a sentence that begins with the key's name.
 pub(super) fn open(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("has more than {MAX_BYTES} bytes; use an Ed25519 key"));
@@ -63,8 +63,8 @@ fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
             "is an encrypted PKCS#8 key, which is not supported; convert it to the OpenSSH format with ssh-keygen -p".into()
         );
     }
-    // Of the other forms only that of old RSA keys has a passphrase, with a key derived by one MD5. The library uses the last
-    // block's form.
+    // Of the other forms only that of old RSA keys has a passphrase, with a key derived by one MD5.
+    // The library uses the last block's form.
     let is_rsa = text.contains("-----BEGIN RSA PRIVATE KEY-----") && text.matches("-----BEGIN ").count() == 1;
     let passphrase = passphrase.filter(|_| is_rsa);
     decode_secret_key(text, passphrase).map_err(|_| unreadable())
@@ -110,7 +110,8 @@ mod tests {
         assert!(open(&costly, Some("canary")).unwrap_err().contains("has 257 rounds of bcrypt, the maximum is 256"));
         let pkcs8 = made(&["-t", "rsa", "-b", "2048", "-m", "PKCS8"], "canary");
         assert!(open(&pkcs8, Some("canary")).unwrap_err().contains("encrypted PKCS#8"));
-        // The same under another name, for which the library would derive a key from the passphrase.
+        // The same under another name, for which the library would derive a key from the
+        // passphrase.
         let renamed = pkcs8.replace("ENCRYPTED PRIVATE KEY", "PRIVATE KEY");
         assert!(open(&renamed, Some("canary")).unwrap_err().contains("cannot be opened"));
         for behind in ["-----BEGIN RSA PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-256-CBC,00\n"] {

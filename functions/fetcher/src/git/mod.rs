@@ -1,9 +1,10 @@
-//! A git repository that a Stack (`spec.projectRepo`) or a Workspace (`spec.git`) names itself. gitoxide implements git's
-//! protocol and reads the pack; this module has the connections to the server, the addresses that may be reached, and the
-//! credentials.
+//! A git repository that a Stack (`spec.projectRepo`) or a Workspace (`spec.git`) names itself.
+//! gitoxide implements git's protocol and reads the pack; this module has the connections to the
+//! server, the addresses that may be reached, and the credentials.
 //!
-//! A fetch without changes costs one ls-refs, and no request at all for a commit id that was fetched before. A commit is always
-//! fetched alone, whatever `spec.shallow` says, because a run gets files and never a `.git`.
+//! A fetch without changes costs one ls-refs, and no request at all for a commit id that was
+//! fetched before. A commit is always fetched alone, whatever `spec.shallow` says, because a run
+//! gets files and never a `.git`.
 
 mod bounds;
 mod credentials;
@@ -54,7 +55,8 @@ use self::{
 };
 use crate::{Answer, Error, Fetcher, Refusal, collect::is_stored, store, transport::Artifacts};
 
-/// The time of the last step of a fetch after its time limit: one object of a pack, at the maximum of size and deltas.
+/// The time of the last step of a fetch after its time limit: one object of a pack, at the maximum
+/// of size and deltas.
 const LAST_STEP: Duration = Duration::from_secs(20);
 
 /// The content of a commit.
@@ -82,8 +84,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
         poll.run(wanted).await
     }
 
-    /// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject`
-    /// the fingerprint of its source.
+    /// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is
+    /// the Workspace's, `subject` the fingerprint of its source.
     pub(crate) async fn fetch_git_of_workspace(
         &self,
         key: &ObjectKey,
@@ -192,8 +194,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Poll<'_, C, O, Q, A> {
         // gitoxide blocks.
         let mut talk = tokio::task::spawn_blocking(move || talk(transport, &of_talk, &wanted, known, &limits, &needed));
         let talked = bounds.within(&mut talk).await;
-        // After the time limit the thread ends with its next step. A thread that continued would use the processor and memory of
-        // later requests.
+        // After the time limit the thread ends with its next step. A thread that continued would
+        // use the processor and memory of later requests.
         if talked.is_err() && tokio::time::timeout(LAST_STEP, talk).await.is_err() {
             tracing::error!(source = %self.key, "fetch thread still runs after its time limit");
         }

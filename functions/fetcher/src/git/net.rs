@@ -1,5 +1,6 @@
-//! The addresses of git servers and the client that connects to them. A tenant chooses the host, and the owner of a name can
-//! point it anywhere, so the client connects to exactly the addresses that were checked.
+//! The addresses of git servers and the client that connects to them. A tenant chooses the host,
+//! and the owner of a name can point it anywhere, so the client connects to exactly the addresses
+//! that were checked.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,11 +18,13 @@ use crate::{
 };
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How long a server may be silent within an answer: it may count objects for a while before it sends any.
+/// How long a server may be silent within an answer: it may count objects for a while before it
+/// sends any.
 const SILENT_TIME: Duration = Duration::from_mins(1);
 
-/// Resolves a host that a tenant names to the addresses it may reach. Connection errors of a private address are hidden. An unlisted name
-/// that does not resolve and one that has a private address get the same error, and the log has the cause.
+/// Resolves a host that a tenant names to the addresses it may reach. Connection errors of a
+/// private address are hidden. An unlisted name that does not resolve and one that has a private
+/// address get the same error, and the log has the cause.
 pub(super) async fn addresses_for_tenant(
     host: &str,
     port: u16,
@@ -70,8 +73,8 @@ pub(super) async fn addresses(host: &str, port: u16, allow_local: bool) -> Resul
     }
 }
 
-/// A client that connects to these addresses whatever the name, uses no proxy and follows no redirect. It trusts the usual CAs
-/// and the given ones.
+/// A client that connects to these addresses whatever the name, uses no proxy and follows no
+/// redirect. It trusts the usual CAs and the given ones.
 pub(super) fn client(addresses: Vec<SocketAddr>, certificates: &str) -> Result<reqwest::Client, GitError> {
     let wrong = |error: &dyn std::fmt::Display| GitError::Setting { setting: "GitCaCertificates", why: error.to_string() };
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
@@ -143,7 +146,8 @@ mod tests {
     async fn unresolved_name_and_unlisted_private_name_get_the_same_error() {
         let settings = |list: &str| Settings { private_hosts: list.parse().unwrap(), ..crate::tests::settings().git };
         let bounds = Bounds::new(1, Duration::from_secs(1));
-        // Neither needs a DNS server: the first is 10.0.0.1 in short, a label of the second is too long for a query.
+        // Neither needs a DNS server: the first is 10.0.0.1 in short, a label of the second is too
+        // long for a query.
         let (private, unknown) = ("10.1", format!("{}.example.com", "x".repeat(64)));
         for host in [private, &unknown] {
             let error = addresses_for_tenant(host, 443, &settings("git.example.com,10.2.0.0/16"), &bounds).await.unwrap_err();

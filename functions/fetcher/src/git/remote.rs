@@ -97,7 +97,8 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// Parses `spec.branch` and `spec.commit`. As in PKO, either may be the name of a branch or of a tag, or a full ref.
+    /// Parses `spec.branch` and `spec.commit`. As in PKO, either may be the name of a branch or of
+    /// a tag, or a full ref.
     pub fn parse(branch: &str, commit: &str) -> Result<Self, GitError> {
         let (field, name) = match (branch, commit) {
             ("", "") => return Err(GitError::NoReference),
@@ -124,7 +125,8 @@ impl Wanted {
     }
 }
 
-/// Returns whether a name without a ref is the beginning of a commit's id, which a git server cannot look up.
+/// Returns whether a name without a ref is the beginning of a commit's id, which a git server
+/// cannot look up.
 pub(super) fn is_short_id(name: &str) -> bool {
     (7..40).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_hexdigit())
 }

@@ -14,11 +14,13 @@ use super::{
 /// How long a server counts as slow after a slow fetch, as a multiple of the fetch's duration.
 const SLOW_FACTOR: i32 = 2;
 
-/// A server may use half of an instance's time: its share is restored in twice the time that it used.
+/// A server may use half of an instance's time: its share is restored in twice the time that it
+/// used.
 const SHARE: i32 = 2;
 /// A namespace may use an eighth of it on one server before it yields to other namespaces.
 const NAMESPACE_SHARE: i32 = 8;
-/// How far a server or a namespace may exceed its share, so that a burst of fast fetches does not wait.
+/// How far a server or a namespace may exceed its share, so that a burst of fast fetches does not
+/// wait.
 const BURST: SignedDuration = SLOW_FETCH;
 /// How far a server may exceed its share before a namespace within its own share has to wait.
 const NAMESPACE_BURST: SignedDuration = SignedDuration::from_secs(30);
@@ -26,8 +28,9 @@ const NAMESPACE_BURST: SignedDuration = SignedDuration::from_secs(30);
 /// A host and a port.
 type Server = (String, u16);
 
-/// The git servers that were silent or slow, and how much of the instance's time each used, so that one server cannot keep a
-/// fetcher from the others. Each instance has its own memory; a clone shares it.
+/// The git servers that were silent or slow, and how much of the instance's time each used, so that
+/// one server cannot keep a fetcher from the others. Each instance has its own memory; a clone
+/// shares it.
 #[derive(Clone, Debug, Default)]
 pub struct Servers(Arc<Memory>);
 
@@ -35,20 +38,21 @@ pub struct Servers(Arc<Memory>);
 struct Memory {
     silent: Rests,
     slow: Rests,
-    /// When the time that a server used is restored, and that of a namespace on it. This is the generic cell rate algorithm of
-    /// ATM, with durations as cells.
+    /// When the time that a server used is restored, and that of a namespace on it. This is the
+    /// generic cell rate algorithm of ATM, with durations as cells.
     shares: Mutex<HashMap<(Server, Option<String>), Timestamp>>,
 }
 
 impl Servers {
-    /// Records how long a fetch took, and whether its server sent no first answer. `began` is when the fetch began.
+    /// Records how long a fetch took, and whether its server sent no first answer. `began` is when
+    /// the fetch began.
     pub(super) fn remember(&self, server: Server, is_silent: bool, took: Duration, began: Timestamp) {
         let Memory { silent, slow, .. } = &*self.0;
         let took = SignedDuration::try_from(took).unwrap_or_default();
         if is_silent {
             silent.begin(server, REST, began);
-        // A fetch with a shortened time limit does not prolong the rest, so that large repositories of the server are fetched
-        // after it.
+        // A fetch with a shortened time limit does not prolong the rest, so that large repositories
+        // of the server are fetched after it.
         } else if took > SLOW_FETCH && !slow.has(&server, began) {
             slow.begin(server, took.saturating_mul(SLOW_FACTOR), began.checked_add(took).unwrap_or(began));
         }
@@ -61,7 +65,8 @@ impl Servers {
 
     /// Charges a server for the time of a namespace's request, up to the end of the storing.
     pub(super) fn charge(&self, server: &Server, namespace: &str, took: Duration, began: Timestamp) {
-        // A longer fetch makes its server slow, which shortens the time limit of the next ones to this.
+        // A longer fetch makes its server slow, which shortens the time limit of the next ones to
+        // this.
         let took = SignedDuration::try_from(took).unwrap_or_default().min(SLOW_FETCH);
         let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|_, until| began < *until);
@@ -71,8 +76,8 @@ impl Servers {
         }
     }
 
-    /// Returns whether a server used more than its share of this instance's time, so that a namespace which used much of it has
-    /// to wait.
+    /// Returns whether a server used more than its share of this instance's time, so that a
+    /// namespace which used much of it has to wait.
     pub(super) fn is_beyond_share(&self, server: &Server, namespace: &str, now: Timestamp) -> bool {
         let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = |of: Option<String>| {
@@ -83,7 +88,8 @@ impl Servers {
         server_ahead > NAMESPACE_BURST || server_ahead > BURST && ahead(Some(namespace.to_owned())) > BURST
     }
 
-    /// The time limit of a fetch from a server. A slow server gets a shorter one, because it may have small repositories too.
+    /// The time limit of a fetch from a server. A slow server gets a shorter one, because it may
+    /// have small repositories too.
     pub(super) fn time(&self, server: &Server, now: Timestamp) -> Duration {
         if self.0.slow.has(server, now) { SLOW_FETCH.unsigned_abs() } else { TIME }
     }
@@ -94,7 +100,8 @@ impl Servers {
 struct Rests(Mutex<HashMap<Server, Timestamp>>);
 
 impl Rests {
-    /// Starts the rest of a server at `now`. The rest of a server that rests already is not prolonged.
+    /// Starts the rest of a server at `now`. The rest of a server that rests already is not
+    /// prolonged.
     fn begin(&self, server: Server, rest: SignedDuration, now: Timestamp) {
         let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| now < *until);
@@ -131,8 +138,8 @@ mod tests {
         assert!(servers.check(&server(443), at(239)).is_err());
     }
 
-    /// How many seconds of an hour a server uses of an instance to which namespaces send requests all the time, each for fetches
-    /// of this many seconds.
+    /// How many seconds of an hour a server uses of an instance to which namespaces send requests
+    /// all the time, each for fetches of this many seconds.
     fn spent(namespaces: u32, took: u64) -> u64 {
         let servers = Servers::default();
         let (mut now, mut spent) = (0, 0);
@@ -156,7 +163,8 @@ mod tests {
             let spent = spent(namespaces, took);
             assert!((1700..=1850).contains(&spent), "{spent} s with fetches of {took} s of {namespaces} namespaces");
         }
-        // A fetch of a minute is charged as ten seconds, followed by two minutes in which fetches have ten seconds.
+        // A fetch of a minute is charged as ten seconds, followed by two minutes in which fetches
+        // have ten seconds.
         let spent = spent(20, 60);
         assert!((1800..=3600 * 3 / 4).contains(&spent), "{spent}");
     }

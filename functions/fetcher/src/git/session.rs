@@ -37,8 +37,8 @@ impl Session {
         let broken = |bounds: &Bounds| bounds.reason(GitError::Protocol { to: "the first request" });
         let SetServiceResponse { actual_protocol, capabilities, refs } =
             transport.handshake(Service::UploadPack, &[]).map_err(|_| broken(&bounds))?;
-        // gitoxide panics at a symbolic ref that is announced but not listed. Its target is not needed, because each ref is
-        // listed with its commit.
+        // gitoxide panics at a symbolic ref that is announced but not listed. Its target is not
+        // needed, because each ref is listed with its commit.
         let announced = || capabilities.iter().filter(|capability| capability.name() != "symref");
         let refs = refs.map(|mut refs| from_v1_refs_received_as_part_of_handshake_and_capabilities(&mut refs, announced()));
         let (refs, v1_shallow_updates) = refs.transpose().map_err(|_| broken(&bounds))?.unzip();
@@ -74,8 +74,8 @@ impl Session {
         })
     }
 
-    /// Fetches one commit with its tree, without history, into a directory, because a run only gets the files. Servers that
-    /// cannot leave the history out send it too, within the limits.
+    /// Fetches one commit with its tree, without history, into a directory, because a run only gets
+    /// the files. Servers that cannot leave the history out send it too, within the limits.
     pub(super) fn fetch(&mut self, commit: ObjectId, directory: &Path) -> Result<Bundle, GitError> {
         let version = self.handshake.server_protocol_version;
         let mut features = Command::Fetch.default_features(version, &self.handshake.capabilities);
@@ -93,8 +93,8 @@ impl Session {
         if !response.has_pack() {
             return Err(self.bounds.reason(broken()));
         }
-        // With a handler the reader yields the pack, without one the packet lines around it. The server's messages for people are
-        // not repeated.
+        // With a handler the reader yields the pack, without one the packet lines around it. The
+        // server's messages for people are not repeated.
         let progress = |is_error, _: &[u8]| if is_error { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         reader.set_progress_handler(Some(Box::new(progress)));
         let options = Options { thread_limit: Some(1), alloc_limit_bytes: Some(MAX_OBJECT_BYTES), ..Options::default() };
@@ -126,7 +126,8 @@ fn target(found: &Ref, wanted: &str) -> Option<ObjectId> {
     }
 }
 
-/// The error of a git server for an object that it does not have or does not show. gitoxide reports it as an unexpected line.
+/// The error of a git server for an object that it does not have or does not show. gitoxide reports
+/// it as an unexpected line.
 fn not_given_out(error: &Error, commit: ObjectId) -> Option<GitError> {
     error.to_string().contains("not our ref").then(|| GitError::NoCommit { commit: commit.to_string() })
 }

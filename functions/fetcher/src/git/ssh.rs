@@ -52,7 +52,8 @@ pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Resu
     let known = known_keys(server, &key.known_hosts)?;
     let mut config = client::Config::default();
     if !known.is_empty() {
-        // A server has keys of several kinds and presents one: only kinds with a known key are requested.
+        // A server has keys of several kinds and presents one: only kinds with a known key are
+        // requested.
         let is_known = |kind: &&Algorithm| {
             known.iter().any(|key| key.algorithm() == **kind || (key.algorithm().is_rsa() && (*kind).clone().is_rsa()))
         };
@@ -67,7 +68,8 @@ pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Resu
     };
     let mut session = bounds.first_answer(connected).await??;
     let hash = if private.algorithm().is_rsa() {
-        // A server that does not state it supports SHA-2; the exceptions are too old to be accepted with SHA-1.
+        // A server that does not state it supports SHA-2; the exceptions are too old to be accepted
+        // with SHA-1.
         session.best_supported_rsa_hash().await.map_err(failed)?.flatten().or(Some(HashAlg::Sha256))
     } else {
         None

@@ -9,8 +9,8 @@ pub(super) enum Stop {
     Refused(Refusal),
     /// A call of the API server or the bucket failed.
     Failed(Error),
-    /// The server has used its share of this instance's time. That is not the fault of the source: a later request may reach
-    /// another instance.
+    /// The server has used its share of this instance's time. That is not the fault of the source:
+    /// a later request may reach another instance.
     Later,
 }
 

@@ -1,4 +1,5 @@
-//! A commit's files, straight from the pack: no work tree, no filter, and no code of the repository runs.
+//! A commit's files, straight from the pack: no work tree, no filter, and no code of the repository
+//! runs.
 
 use std::{collections::BTreeSet, fs::File, io::BufWriter};
 
@@ -13,13 +14,13 @@ use super::{GitError, bounds::Bounds};
 /// The start of a Git LFS pointer file. Such a file is short.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const MAX_LFS_POINTER: usize = 1024;
-/// The maximum number of deltas to an object. Git uses 50, and each may be an object of the maximum size on the way to a small
-/// one.
+/// The maximum number of deltas to an object. Git uses 50, and each may be an object of the maximum
+/// size on the way to a small one.
 const MAX_DELTAS: u32 = 100;
 
-/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left
-/// out, and a pointer of Git LFS is a file with its text; within them both are errors. The time limit is checked before each
-/// object, which takes seconds at most.
+/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed`
+/// directories a submodule is left out, and a pointer of Git LFS is a file with its text; within
+/// them both are errors. The time limit is checked before each object, which takes seconds at most.
 pub(super) fn read(
     bundle: &Bundle,
     bounds: &Bounds,
@@ -144,7 +145,8 @@ mod tests {
         Packed { kind, base: None, content }
     }
 
-    /// A delta of the object at that position and of that size: its first bytes, as many as one byte can state.
+    /// A delta of the object at that position and of that size: its first bytes, as many as one
+    /// byte can state.
     fn first_bytes(base: usize, base_size: usize, bytes: u8) -> Packed {
         let mut content = size(base_size);
         content.extend([bytes, 0b1001_0000, bytes]);
@@ -200,7 +202,8 @@ mod tests {
         ObjectId::from_bytes_or_panic(digest(&SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
     }
 
-    /// Reads a commit whose tree has these names, each for the blob `z`, from a pack with these blobs before its tree and commit.
+    /// Reads a commit whose tree has these names, each for the blob `z`, from a pack with these
+    /// blobs before its tree and commit.
     fn read_names(names: usize, mut objects: Vec<Packed>, time: Duration) -> Result<(ObjectId, Tree), GitError> {
         let blob = id("blob", b"z");
         let tree: Vec<u8> =
@@ -259,7 +262,8 @@ mod tests {
 
     const CHILD_MEMORY: &str = "CHILD_MEMORY_MIB";
 
-    /// Does what the next test requests, as a function with that memory. Without a request it does nothing.
+    /// Does what the next test requests, as a function with that memory. Without a request it does
+    /// nothing.
     #[tokio::test]
     async fn child_of_the_next_test() {
         let Some(mib) = std::env::var_os(CHILD_MEMORY) else { return };
@@ -281,7 +285,8 @@ mod tests {
 
     #[test]
     fn pack_that_takes_more_memory_than_the_function_has_is_refused() {
-        // While a blob is read, each level above it that has another one below is in memory: 24 levels of 1 MiB.
+        // While a blob is read, each level above it that has another one below is in memory: 24
+        // levels of 1 MiB.
         for (mib, expected) in [("24", "child: git server sent a pack that is damaged"), ("1024", "child: read")] {
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             child.args(["--exact", "git::tree::tests::child_of_the_next_test", "--nocapture"]).env(CHILD_MEMORY, mib);

@@ -41,7 +41,8 @@ impl Flux {
     }
 }
 
-/// The meaning of a status. Flux answers 429 for an event that it has already, as after a lost answer.
+/// The meaning of a status. Flux answers 429 for an event that it has already, as after a lost
+/// answer.
 fn verdict(status: StatusCode) -> Result<(), Failed> {
     match status {
         StatusCode::TOO_MANY_REQUESTS => Ok(()),

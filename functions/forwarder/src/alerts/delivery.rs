@@ -12,7 +12,8 @@ use tokio::{
 
 use super::event::{FluxEvent, InvolvedObject};
 
-/// The maximum number of waiting Events. Beyond that the oldest of the namespace with the most is dropped.
+/// The maximum number of waiting Events. Beyond that the oldest of the namespace with the most is
+/// dropped.
 const MOST: usize = 1000;
 /// How long delivery of an Event is tried, from when the forwarder saw it.
 const WITHIN: Duration = Duration::from_mins(10);
@@ -69,7 +70,8 @@ impl Delivery {
     }
 }
 
-/// Events by namespace, the oldest first. The namespaces take turns, so that many Events of one delay no other.
+/// Events by namespace, the oldest first. The namespaces take turns, so that many Events of one
+/// delay no other.
 #[derive(Default)]
 struct Waiting {
     events: BTreeMap<String, VecDeque<(Instant, FluxEvent)>>,

@@ -16,26 +16,29 @@ use serde_json::{Map, Value, json};
 
 use crate::watched::metadata;
 
-/// The CRD of Flux's Alerts lists the kinds that an Alert may select, and a Stack is not one of them. This kind is, and Flux only
-/// compares kind, namespace and name: no such object has to exist.
+/// The CRD of Flux's Alerts lists the kinds that an Alert may select, and a Stack is not one of
+/// them. This kind is, and Flux only compares kind, namespace and name: no such object has to
+/// exist.
 const API_VERSION: &str = "source.toolkit.fluxcd.io/v1";
 const KIND: &str = "ExternalArtifact";
-/// Flux drops metadata whose key lacks one of these prefixes: the group of the object, and that of events.
+/// Flux drops metadata whose key lacks one of these prefixes: the group of the object, and that of
+/// events.
 const GROUP: &str = "source.toolkit.fluxcd.io";
 const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
 
-/// The maximum length of a text, in bytes. Kubernetes has the same limit for notes of the group `events.k8s.io`, which Driftless
-/// uses.
+/// The maximum length of a text, in bytes. Kubernetes has the same limit for notes of the group
+/// `events.k8s.io`, which Driftless uses.
 const MAX_TEXT: usize = 1024;
 
-/// The reasons that may set a commit status. An update that starts is no result, and Flux would show it as a success.
+/// The reasons that may set a commit status. An update that starts is no result, and Flux would
+/// show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
 
 /// The reasons that may become a comment on a pull request: how a run ended.
 const RESULTS: [&str; 2] = ["StackCreated", "StackUpdateFailure"];
 
-/// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields`
-/// of any depth.
+/// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of
+/// Driftless, with `managedFields` of any depth.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "they are Kubernetes' names")]
@@ -112,8 +115,8 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     let (name, reason) = (text(&regarding.name), text(&event.reason));
     let time = event.event_time.as_ref().map(|time| time.0);
     let time = time.or(event.metadata.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
-    // Flux drops an event with the same message and token as one in the last five minutes. The token makes two equal failures two
-    // events.
+    // Flux drops an event with the same message and token as one in the last five minutes. The
+    // token makes two equal failures two events.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
     let annotation = |name| event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
     let number = annotation(CHANGE_REQUEST).filter(|_| RESULTS.contains(&reason.as_str()));
@@ -127,8 +130,8 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
             metadata.insert(format!("{EVENTS_GROUP}/commit"), json!(commit));
         }
     }
-    // The Event's own namespace and not that of the object it names: a user who may write Events here may only report on this
-    // namespace.
+    // The Event's own namespace and not that of the object it names: a user who may write Events
+    // here may only report on this namespace.
     let namespace = text(&event.metadata.namespace);
     if let Some(command) = command(&reason, &namespace, &name) {
         metadata.insert(format!("{GROUP}/command"), json!(command));
@@ -145,8 +148,8 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     }
 }
 
-/// The command that shows more about the Stack. `None` for an unknown reason, and for a name that no object has: the Event may be
-/// forged, and people paste the command into a shell.
+/// The command that shows more about the Stack. `None` for an unknown reason, and for a name that
+/// no object has: the Event may be forged, and people paste the command into a shell.
 fn command(reason: &str, namespace: &str, name: &str) -> Option<String> {
     let is_name = |name: &str| {
         let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');

@@ -1,5 +1,6 @@
-//! Sends every Event that Driftless publishes about a Stack to Flux's notification-controller, once; the user's Alerts select
-//! from them. Events from before the start are not sent, and an Event that cannot be delivered within ten minutes is dropped.
+//! Sends every Event that Driftless publishes about a Stack to Flux's notification-controller,
+//! once; the user's Alerts select from them. Events from before the start are not sent, and an
+//! Event that cannot be delivered within ten minutes is dropped.
 
 mod client;
 mod delivery;
@@ -18,8 +19,8 @@ use tokio::sync::Mutex;
 
 use crate::watch;
 
-/// Events per page of a list. Events of the core group have texts of any length: etcd stores at most 1.5 MiB of each, in binary,
-/// and a control character takes six bytes in JSON.
+/// Events per page of a list. Events of the core group have texts of any length: etcd stores at
+/// most 1.5 MiB of each, in binary, and a control character takes six bytes in JSON.
 const PAGE: u32 = 3;
 
 /// Sends Events until it is dropped.

@@ -4,7 +4,8 @@ use kube::runtime::watcher;
 
 use super::event::Event;
 
-/// The Events in the cluster, by uid. An Event is forgotten when the cluster deletes it, after an hour by default.
+/// The Events in the cluster, by uid. An Event is forgotten when the cluster deletes it, after an
+/// hour by default.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// `None` before the first list has ended.
@@ -14,7 +15,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the Event if it is new. Events in the first list are older than the forwarder's start.
+    /// Returns the Event if it is new. Events in the first list are older than the forwarder's
+    /// start.
     pub(crate) fn unseen(&mut self, change: watcher::Event<Event>) -> Option<Event> {
         let uid = |event: &Event| event.metadata.uid.clone().unwrap_or_default();
         match change {

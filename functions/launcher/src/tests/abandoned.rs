@@ -6,8 +6,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::*;
 
-/// The Update `n/u` of a Stack, which reads the Secret `s` and which ECS refuses to start: it holds its claim, or only waits for
-/// it.
+/// The Update `n/u` of a Stack, which reads the Secret `s` and which ECS refuses to start: it holds
+/// its claim, or only waits for it.
 fn refused(held: bool) -> World {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));

@@ -30,7 +30,8 @@ fn change(world: &World, patch: &Value) {
     world.insert(driftless_core::merge(update, patch));
 }
 
-/// A launch of `n/u` that was interrupted after its task became the owner and before the task got its spec.
+/// A launch of `n/u` that was interrupted after its task became the owner and before the task got
+/// its spec.
 fn cut_short(world: &World) -> String {
     for call in 1.. {
         let world_before = world.objects().len();

@@ -9,7 +9,8 @@ use super::*;
 const FILES: [(&str, &str); 3] =
     [("app/Pulumi.yaml", "name: shop\nruntime: nodejs\n"), ("app/package.json", "{}"), ("app/package-lock.json", "{}")];
 
-/// A world with the Update of a Stack whose tree has these files; the annotation of the Stack, and more of the Update's spec.
+/// A world with the Update of a Stack whose tree has these files; the annotation of the Stack, and
+/// more of the Update's spec.
 fn world(files: &[(&str, &str)], annotation: Option<&str>, spec: &Value) -> World {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));

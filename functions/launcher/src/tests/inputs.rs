@@ -32,7 +32,8 @@ fn compare(world: &World, name: &str) -> InputsRead {
     InputsRead::parse(&world.objects()[&*keys::inputs(CLUSTER, &format!("uid-{name}").into())]).unwrap()
 }
 
-/// `top` changes what `left` and `right` read, `right` what `far` reads, and `left` and `far` what `end` reads.
+/// `top` changes what `left` and `right` read, `right` what `far` reads, and `left` and `far` what
+/// `end` reads.
 fn diamond() -> World {
     let world = quiet();
     for name in ["none", "top", "left", "right", "far"] {

@@ -13,8 +13,8 @@ fn source() -> ObjectKey {
     ObjectKey { api_version: "source.toolkit.fluxcd.io/v1".into(), ..key("OCIRepository", "platform", "rules") }
 }
 
-/// A world with a policy that names a pack by that digest and selects namespaces with `env: prod`, of which the Stack's is one, and an
-/// Update that makes a plan.
+/// A world with a policy that names a pack by that digest and selects namespaces with `env: prod`,
+/// of which the Stack's is one, and an Update that makes a plan.
 fn world(operation: &str, ours: &Value, digest: &str) -> World {
     let world = quiet();
     of_stack(&world, "n", operation, &json!({}));

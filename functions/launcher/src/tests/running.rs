@@ -48,7 +48,8 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     by_hand(&world, "u", &json!({}));
     reconcile(&world, &hint("u"));
     world.advance(SignedDuration::from_mins(30));
-    // The recorder has written the outcome and cleared the folder since this reconciliation read it.
+    // The recorder has written the outcome and cleared the folder since this reconciliation read
+    // it.
     let folder = keys::run(CLUSTER, &"uid-u".into());
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
     let mut run = Run::new(&settings(), &hint("u"), update(&world, "u"), world.now());

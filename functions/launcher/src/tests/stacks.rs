@@ -94,8 +94,8 @@ fn drift_check_gives_way_to_an_update() {
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 
-    // A drift check waits for another run. The recorder gets a hint about the holder only if the sweep sends none: its Update is
-    // deleted, or complete by its status.
+    // A drift check waits for another run. The recorder gets a hint about the holder only if the
+    // sweep sends none: its Update is deleted, or complete by its status.
     let world = quiet();
     check(&world);
     reconcile(&world, &hint("up"));

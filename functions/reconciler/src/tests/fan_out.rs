@@ -138,7 +138,8 @@ fn replayed_push_requests_no_fetch() {
     take(&world, &push(url, "c2"));
     assert_eq!(fetches(&world), nothing, "known");
 
-    // An old push that is replayed costs one reconciliation; a branch that is set back is a push like others.
+    // An old push that is replayed costs one reconciliation; a branch that is set back is a push
+    // like others.
     for expected in [&asked, &nothing] {
         take(&world, &push(url, "c1"));
         assert_eq!(fetches(&world), *expected);

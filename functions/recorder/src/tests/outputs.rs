@@ -44,7 +44,8 @@ fn foreign_secret_is_not_taken_for_the_outputs() {
             let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
             report(&world, &RunResult { outputs, ..succeeded(&world) });
             if *crashed {
-                // The reconciliation is interrupted when the folder is empty and the status is not written.
+                // The reconciliation is interrupted when the folder is empty and the status is not
+                // written.
                 crash_before_write(&world);
             }
             reconcile(&world);

@@ -14,10 +14,11 @@ use rustix::{
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A root and the open directories on the way to the last entry. Entries come in the order of the tree, so a frame opens each once.
+/// A root and the open directories on the way to the last entry. Entries come in the order of the
+/// tree, so a frame opens each once.
 ///
-/// Each step is one name and never a link. A sandbox such as cap-std's would follow links that stay below the root, so one frame could
-/// redirect the files of another.
+/// Each step is one name and never a link. A sandbox such as cap-std's would follow links that stay
+/// below the root, so one frame could redirect the files of another.
 pub(super) struct Dirs {
     root: OwnedFd,
     open: Vec<(OsString, OwnedFd)>,
@@ -36,7 +37,8 @@ impl Dirs {
         Ok(Self { creates: true, ..Self::open(root)? })
     }
 
-    /// Returns the directory at a path below the root; an error if the path has `..`, is absolute, or leads through a link.
+    /// Returns the directory at a path below the root; an error if the path has `..`, is absolute,
+    /// or leads through a link.
     pub(super) fn at(&mut self, path: &Path) -> io::Result<BorrowedFd<'_>> {
         let mut depth = 0;
         for component in path.components() {

@@ -1,4 +1,5 @@
-//! The archive in which the runner keeps what `pulumi install` installed, for the next task to restore in parallel.
+//! The archive in which the runner keeps what `pulumi install` installed, for the next task to
+//! restore in parallel.
 //!
 //! | part | content |
 //! | --- | --- |
@@ -6,8 +7,9 @@
 //! | index | the origin, and place, digest and counts of each frame: JSON, compressed with zstd |
 //! | footer | 48 bytes: magic and format version, length and SHA-256 of the compressed index |
 //!
-//! An entry is named `<root>/<path below the root>`. Entries are files, directories and symbolic links. The digests find damage; they do
-//! not authenticate the archive, so every limit and every path is checked as if an attacker had written it.
+//! An entry is named `<root>/<path below the root>`. Entries are files, directories and symbolic
+//! links. The digests find damage; they do not authenticate the archive, so every limit and every
+//! path is checked as if an attacker had written it.
 
 mod dirs;
 mod pack;

@@ -23,7 +23,8 @@ const HEADER: u64 = 512;
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
     pub(crate) root: Root,
-    /// Files, links, and directories with everything below them. A path within another one is packed once.
+    /// Files, links, and directories with everything below them. A path within another one is
+    /// packed once.
     pub(crate) paths: Vec<PathBuf>,
 }
 
@@ -54,10 +55,11 @@ impl From<io::Error> for PackError {
     }
 }
 
-/// Writes an archive to `out`. Equal files in equal places give equal bytes. On an error, `out` has a part of an archive.
+/// Writes an archive to `out`. Equal files in equal places give equal bytes. On an error, `out` has
+/// a part of an archive.
 ///
-/// Sockets, named pipes and devices are left out. A file that changes while it is read is an error. Of modes the
-/// permission bits are kept, and of files the modification times, in seconds.
+/// Sockets, named pipes and devices are left out. A file that changes while it is read is an error.
+/// Of modes the permission bits are kept, and of files the modification times, in seconds.
 pub(crate) fn pack(selections: &[Selection], origin: &str, limits: &Limits, out: impl Write) -> Result<Packed, PackError> {
     let walks = selections.iter().map(Walk::new).collect::<Result<Vec<_>, _>>()?;
     let mut entries = walks.into_iter().flatten().peekable();
@@ -159,7 +161,8 @@ impl<'a> Walk<'a> {
         Ok(Self { root, dirs, pending })
     }
 
-    /// Returns the entry at a path, if it is one that is packed. What is in a directory becomes pending.
+    /// Returns the entry at a path, if it is one that is packed. What is in a directory becomes
+    /// pending.
     fn visit(&mut self, path: &Path) -> io::Result<Option<Entry>> {
         if path == Path::new("") {
             return self.list(path).map(|()| None);

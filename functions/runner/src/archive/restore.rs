@@ -21,7 +21,8 @@ use tar::{Archive, Entry, EntryType};
 
 use super::{Counts, Damaged, Frame, MAX_NAME, Root, damaged, decoder, dirs::Dirs, hex};
 
-/// The most bytes of an entry's headers, which repeat a long name and a link's long target, and of the padding before them.
+/// The most bytes of an entry's headers, which repeat a long name and a link's long target, and of
+/// the padding before them.
 const HEADERS: u64 = 2 * MAX_NAME as u64 + (8 << 10);
 
 const BUFFER: usize = 64 << 10;
@@ -40,15 +41,19 @@ pub(crate) enum RestoreError {
     Write { path: PathBuf, error: io::Error },
 }
 
-/// Restores a frame below the directories of its roots, from its compressed bytes. Frames are restored in any order, and at the same
-/// time; each takes about 5 MiB of memory. Missing roots and parent directories are created.
+/// Restores a frame below the directories of its roots, from its compressed bytes. Frames are
+/// restored in any order, and at the same time; each takes about 5 MiB of memory. Missing roots and
+/// parent directories are created.
 ///
-/// A directory is always open to its owner: Go's module cache is read-only, and another user than root could neither restore the files
-/// of a second frame into it nor remove it. An existing file with the same size, mode and modification time, or a link with the same
-/// target, is left as it is: the image already had it when the archive was packed. Any other existing file or link is an error.
+/// A directory is always open to its owner: Go's module cache is read-only, and another user than
+/// root could neither restore the files of a second frame into it nor remove it. An existing file
+/// with the same size, mode and modification time, or a link with the same target, is left as it
+/// is: the image already had it when the archive was packed. Any other existing file or link is an
+/// error.
 ///
-/// The digest is verified after the last entry. On an error, the caller removes what this and other frames restored, also before it
-/// retries: a second try would leave files as they are that the first one did not verify.
+/// The digest is verified after the last entry. On an error, the caller removes what this and other
+/// frames restored, also before it retries: a second try would leave files as they are that the
+/// first one did not verify.
 pub(crate) fn restore(frame: &Frame, compressed: impl Read, into: &[Root]) -> Result<Counts, RestoreError> {
     let budget = Cell::new(0);
     let source = Compressed { inner: compressed.take(frame.size), digest: Sha256::new(), error: None };
@@ -182,8 +187,9 @@ fn finish(file: &File, mode: Mode, mtime: i64) -> io::Result<()> {
     Ok(futimens(file, &Timestamps { last_access, last_modification })?)
 }
 
-/// The decompressed bytes of a frame, bounded by what is expected next. It keeps a frame that decompresses to far more than its index
-/// says from filling the memory, as the name of an entry, or the time.
+/// The decompressed bytes of a frame, bounded by what is expected next. It keeps a frame that
+/// decompresses to far more than its index says from filling the memory, as the name of an entry,
+/// or the time.
 struct Metered<'a, R> {
     inner: R,
     left: &'a Cell<u64>,
@@ -201,7 +207,8 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-/// The compressed bytes of a frame. Keeps the error of the caller's reader, which would otherwise look like damage.
+/// The compressed bytes of a frame. Keeps the error of the caller's reader, which would otherwise
+/// look like damage.
 struct Compressed<R> {
     inner: io::Take<R>,
     digest: Sha256,

@@ -5,7 +5,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// The key of the digests in plans. Without it, a digest of a property would tell a guessed value from a wrong one.
+/// The key of the digests in plans. Without it, a digest of a property would tell a guessed value
+/// from a wrong one.
 pub(crate) struct Key(Hmac<Sha256>);
 
 impl Key {

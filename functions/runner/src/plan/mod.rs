@@ -1,8 +1,9 @@
-//! The plan of an update in a form that can be compared: equal plans have equal hashes, and any difference that matters makes
-//! another one. Everything here is a function of what Pulumi printed; [`crate::session`] calls Pulumi.
+//! The plan of an update in a form that can be compared: equal plans have equal hashes, and any
+//! difference that matters makes another one. Everything here is a function of what Pulumi printed;
+//! [`crate::session`] calls Pulumi.
 //!
-//! The plan has names, counts and keyed digests. The values that it is made from contain secrets in clear, so nothing here has
-//! `Debug`.
+//! The plan has names, counts and keyed digests. The values that it is made from contain secrets in
+//! clear, so nothing here has `Debug`.
 
 mod canon;
 mod preview;
@@ -25,7 +26,8 @@ pub(crate) use self::{
 };
 use crate::mask::Mask;
 
-/// The version of the canonical form, a part of each hash: another form makes every approved plan stale.
+/// The version of the canonical form, a part of each hash: another form makes every approved plan
+/// stale.
 const VERSION: u32 = 1;
 
 /// The known parts of a plan before a preview.

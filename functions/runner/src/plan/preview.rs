@@ -1,4 +1,5 @@
-//! A preview as Pulumi reports it: its events, its digest on standard output, and the file of `--save-plan`.
+//! A preview as Pulumi reports it: its events, its digest on standard output, and the file of
+//! `--save-plan`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +20,16 @@ pub(crate) struct Preview {
     pub(crate) advice: Vec<String>,
 }
 
-/// Resources that two previews of one program and state change in different ways, so that no plan of them holds.
+/// Resources that two previews of one program and state change in different ways, so that no plan
+/// of them holds.
 pub(crate) struct Unstable {
     /// Their URNs.
     pub urns: Vec<String>,
 }
 
 impl Preview {
-    /// Reads the event log, one event per line. Events that a new version of Pulumi adds are skipped.
+    /// Reads the event log, one event per line. Events that a new version of Pulumi adds are
+    /// skipped.
     pub(crate) fn read_events(&mut self, events: &[u8]) -> serde_json::Result<()> {
         for line in events.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let event: Value = serde_json::from_slice(line)?;
@@ -72,12 +75,14 @@ impl Preview {
         Ok(())
     }
 
-    /// Whether the plan makes new objects. Their names may be generated, so that only a second preview shows what is stable.
+    /// Whether the plan makes new objects. Their names may be generated, so that only a second
+    /// preview shows what is stable.
     pub(crate) fn is_new(&self) -> bool {
         self.resources.values().any(Resource::is_new)
     }
 
-    /// Leaves out the values that a second preview of the same program has differently. Fails if it takes other steps.
+    /// Leaves out the values that a second preview of the same program has differently. Fails if it
+    /// takes other steps.
     pub(crate) fn settle(&mut self, second: &Self) -> Result<(), Unstable> {
         let urns: BTreeSet<&String> = self.resources.keys().chain(second.resources.keys()).collect();
         let differs = |urn: &&String| match (self.resources.get(*urn), second.resources.get(*urn)) {
@@ -108,7 +113,8 @@ impl Preview {
         json!({ "resources": resources, "unstable": self.unstable })
     }
 
-    /// Returns whether some values are not fixed by the plan, so that only the program decides them.
+    /// Returns whether some values are not fixed by the plan, so that only the program decides
+    /// them.
     pub(super) fn is_open(&self) -> bool {
         !self.unstable.is_empty() || self.resources.values().any(|resource| !resource.unknown().is_empty())
     }

@@ -1,4 +1,5 @@
-//! One resource of a preview: the facts that must be equal in each preview, and the values that may be unknown or generated.
+//! One resource of a preview: the facts that must be equal in each preview, and the values that may
+//! be unknown or generated.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{canon, state::property_dependencies};
 
-/// What a program shows for values that are only known when an update runs, one for each type of value.
+/// What a program shows for values that are only known when an update runs, one for each type of
+/// value.
 const UNKNOWN: [&str; 7] = [
     "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
     "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",
@@ -18,10 +20,12 @@ const UNKNOWN: [&str; 7] = [
     "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
 ];
 
-/// The key that marks an object as Pulumi's own: a secret, an asset, an archive, a reference to a resource.
+/// The key that marks an object as Pulumi's own: a secret, an asset, an archive, a reference to a
+/// resource.
 const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
 
-/// What a state has besides options: properties, which other parts of the preview show better, and what changes by itself.
+/// What a state has besides options: properties, which other parts of the preview show better, and
+/// what changes by itself.
 const NO_OPTIONS: [&str; 11] =
     ["created", "modified", "sourcePosition", "stackTrace", "inputs", "outputs", "urn", "type", "id", "provider", "viewOf"];
 
@@ -61,7 +65,8 @@ impl Resource {
         let operation = text("op");
         self.kind = text("type");
         if operation == "refresh" {
-            // Pulumi may write its findings into the event of the start already. The event of the end has them.
+            // Pulumi may write its findings into the event of the start already. The event of the
+            // end has them.
             self.steps.insert(operation);
             return;
         }
@@ -204,12 +209,14 @@ impl Resource {
         self.steps.iter().any(|step| matches!(step.as_str(), "create" | "create-replacement" | "import-replacement"))
     }
 
-    /// How the resource changes; `None` if it stays as it is. Of several changes, the one that does most.
+    /// How the resource changes; `None` if it stays as it is. Of several changes, the one that does
+    /// most.
     pub(super) fn change(&self, urn: &str) -> Option<ChangeKind> {
         let name = urn.rsplit("::").next().unwrap_or_default();
         let is_default = self.kind.starts_with("pulumi:providers:") && name.starts_with("default");
         let of_steps = self.steps.iter().filter_map(|step| kind_of(step, self.is_retained)).min();
-        // Pulumi manages default providers by itself and shows no step of one. Their options concern the resources of the provider.
+        // Pulumi manages default providers by itself and shows no step of one. Their options
+        // concern the resources of the provider.
         let of_steps = of_steps.filter(|kind| !is_default || matches!(kind, ChangeKind::Update | ChangeKind::Replace));
         let options = (!self.options.is_empty() && !is_default).then_some(ChangeKind::Options);
         let outputs = (!self.outputs.is_empty()).then_some(ChangeKind::Outputs);
@@ -242,7 +249,8 @@ impl Resource {
     }
 }
 
-/// The change of a step. A step that a later Pulumi adds counts as the change that a policy holds first.
+/// The change of a step. A step that a later Pulumi adds counts as the change that a policy holds
+/// first.
 fn kind_of(step: &str, is_retained: bool) -> Option<ChangeKind> {
     match step {
         "same"
@@ -325,7 +333,8 @@ fn sorted(list: &Value) -> Value {
     list
 }
 
-/// Replaces what differs by nothing, and records where. A secret, an asset and an archive are one value.
+/// Replaces what differs by nothing, and records where. A secret, an asset and an archive are one
+/// value.
 fn settle(value: &mut Value, other: &Value, path: &str, unstable: &mut BTreeSet<String>) {
     match (&mut *value, other) {
         (one, other) if one == other => {}

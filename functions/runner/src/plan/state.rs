@@ -12,8 +12,8 @@ const VOLATILE: [&str; 4] = ["created", "modified", "sourcePosition", "stackTrac
 /// Lists whose order has no meaning.
 const SETS: [&str; 4] = ["dependencies", "additionalSecretOutputs", "aliases", "ignoreChanges"];
 
-/// An exported state with its secrets in clear, without what Pulumi rewrites when nothing changes: the manifest, the order of
-/// resources, and the ciphertexts.
+/// An exported state with its secrets in clear, without what Pulumi rewrites when nothing changes:
+/// the manifest, the order of resources, and the ciphertexts.
 #[derive(Default)]
 pub(crate) struct State {
     resources: Vec<Value>,

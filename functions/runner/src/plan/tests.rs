@@ -1,4 +1,5 @@
-//! What makes another plan, and what does not. The documents have the form that Pulumi 3.259.0 writes.
+//! What makes another plan, and what does not. The documents have the form that Pulumi 3.259.0
+//! writes.
 
 use driftless_contract::ChangeKind;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The messages of an update that does something else than its plan. Pulumi puts the values into them, old secrets too.
+//! The messages of an update that does something else than its plan. Pulumi puts the values into
+//! them, old secrets too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,8 @@ const VIOLATES: &str = "violates plan: ";
 /// The text in a line of output after which values may follow, on further lines too.
 pub(crate) const HIDDEN: &str = "violates plan";
 
-/// What the other messages of an update outside its plan have. They name the resource and the operation.
+/// What the other messages of an update outside its plan have. They name the resource and the
+/// operation.
 const OTHERS: [&str; 4] =
     ["is not allowed by the plan", "expected resource operations for", "resource unexpectedly not deleted", "violates plan"];
 
@@ -25,7 +27,8 @@ pub(crate) struct Violations {
 }
 
 impl Violations {
-    /// The message without values: the resource, what is different, and which properties. A text without a violation is unchanged.
+    /// The message without values: the resource, what is different, and which properties. A text
+    /// without a violation is unchanged.
     pub(crate) fn without_values(&self, message: &str, urn: &str) -> String {
         let Some((before, after)) = message.split_once(VIOLATES) else { return message.to_owned() };
         let what = after.split(|char: char| !char.is_ascii_alphabetic() && char != ' ').next().unwrap_or_default().trim();

@@ -14,7 +14,8 @@ pub(super) fn compiled(scratch: &Path) -> PathBuf {
 }
 
 impl Session<'_> {
-    /// Puts the dependencies of the program into place: restores them from the cache, or installs them.
+    /// Puts the dependencies of the program into place: restores them from the cache, or installs
+    /// them.
     pub(super) async fn install(&self, report: &mut Report) -> Result<(), Failure> {
         let cache = self.cache.get_or_init(|| {
             let places = Places {
@@ -62,7 +63,8 @@ impl Session<'_> {
         Some(Installed { summary: self.pulumi.mask.apply(&report.summary), ..report })
     }
 
-    /// Stores for later runs what this one installed. A stop ends that: the operation is over, and its result comes first.
+    /// Stores for later runs what this one installed. A stop ends that: the operation is over, and
+    /// its result comes first.
     pub(super) async fn store(&self, report: &mut Report) {
         let Some(cache) = self.cache.get() else { return };
         self.pulumi.heard.set(Instant::now());

@@ -37,7 +37,8 @@ impl Session<'_> {
         self.operate(report, arguments::operation).await
     }
 
-    /// Carries out a call that may change the stack. Retries once if only locks of dead runs blocked it.
+    /// Carries out a call that may change the stack. Retries once if only locks of dead runs
+    /// blocked it.
     pub(super) async fn operate(&self, report: &mut Report, call: impl Fn(&RunSpec, &Path) -> Call) -> Result<Events, Failure> {
         let (first, events) = self.attempt(report, "1", &call).await?;
         let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
@@ -161,7 +162,8 @@ impl Session<'_> {
         Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, removes, earlier: Vec::new() }
     }
 
-    /// Stores the lock's content: before Pulumi can take it, and again with its end if Pulumi was killed and may have left it.
+    /// Stores the lock's content: before Pulumi can take it, and again with its end if Pulumi was
+    /// killed and may have left it.
     async fn announce(&self, lock: &Lock) -> Result<(), StoreError> {
         let key = self.folder.keys.lock();
         let put = || self.folder.put(&key, to_json(lock), false);

@@ -15,16 +15,18 @@ const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
 /// The replacement of a secret in events.
 const MASKED: &str = "[secret]";
 
-/// The key that marks a value as Pulumi's own and not JSON's: a secret, an asset, an archive, a reference to a resource.
+/// The key that marks a value as Pulumi's own and not JSON's: a secret, an asset, an archive, a
+/// reference to a resource.
 const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
 
 /// The mark of a secret.
 const SECRET: &str = "1b47061264138c4ac30d75fd1eb44270";
 
 impl Session<'_> {
-    /// The stack's outputs. An output that contains a secret is secret as a whole, whether Pulumi marks the secret or the program
-    /// passed on one of the run's, unless the Stack lists the output as not secret. `seen` are the outputs from the events;
-    /// Pulumi is asked for values that are incomplete there.
+    /// The stack's outputs. An output that contains a secret is secret as a whole, whether Pulumi
+    /// marks the secret or the program passed on one of the run's, unless the Stack lists the
+    /// output as not secret. `seen` are the outputs from the events; Pulumi is asked for values
+    /// that are incomplete there.
     pub(super) async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
         let (masked, clear) = match seen {
             Some(outputs) if outputs.values().all(is_whole) => (outputs.clone(), outputs),
@@ -69,7 +71,8 @@ impl Session<'_> {
     }
 }
 
-/// Returns whether an event has the whole output: neither a secret, nor an asset, whose text Pulumi leaves out.
+/// Returns whether an event has the whole output: neither a secret, nor an asset, whose text Pulumi
+/// leaves out.
 fn is_whole(output: &Value) -> bool {
     fn is_special(value: &Value) -> bool {
         match value {

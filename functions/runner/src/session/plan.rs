@@ -27,7 +27,8 @@ impl Drop for PlanFile {
 }
 
 impl Session<'_> {
-    /// Makes the plan, and applies it if it is the approved one. Returns the events of what ran last.
+    /// Makes the plan, and applies it if it is the approved one. Returns the events of what ran
+    /// last.
     pub(super) async fn operate_by_plan(&self, request: &PlanRequest, report: &mut Report) -> Result<Events, Failure> {
         let basis = self.basis(request).await?;
         let state = self.state(report).await?;
@@ -64,7 +65,8 @@ impl Session<'_> {
         Ok(Basis { request, key, operation, pulumi: String::from_utf8_lossy(&version).trim().to_owned() })
     }
 
-    /// Reports the plan, and returns its hash if it is to be applied. Fails if another one was approved.
+    /// Reports the plan, and returns its hash if it is to be applied. Fails if another one was
+    /// approved.
     fn judge_plan(
         &self,
         basis: &Basis<'_>,

@@ -20,15 +20,16 @@ use crate::{
 /// The file that makes a directory a policy pack.
 const PACK: &str = "PulumiPolicy.yaml";
 
-/// The variable with which Pulumi uses a process that runs already as the host of a language, which runs the packs in it, too.
+/// The variable with which Pulumi uses a process that runs already as the host of a language, which
+/// runs the packs in it, too.
 const ATTACHED: &str = "PULUMI_DEBUG_LANGUAGES";
 
 /// The kinds of plugins that run policy packs.
 const HOSTS: [&str; 2] = ["analyzers", "languages"];
 
 impl Session<'_> {
-    /// Writes the policy packs beside the program and returns their directories. Before each call of Pulumi, because the program or
-    /// what its dependencies install may have written to them.
+    /// Writes the policy packs beside the program and returns their directories. Before each call
+    /// of Pulumi, because the program or what its dependencies install may have written to them.
     pub(super) async fn policy_packs(&self, request: &PlanRequest) -> Result<Vec<PathBuf>, Failure> {
         let mut dirs = Vec::new();
         if let (Some(pack), Some(what)) = (request.packs.first(), self.replaces_hosts()) {

@@ -25,8 +25,8 @@ impl Session<'_> {
         Err(failure.of_destroy(&self.spec.stack))
     }
 
-    /// Returns why a call failed that needs a backend: `login` names the backend and its error, and is not called as long as the
-    /// other calls succeed.
+    /// Returns why a call failed that needs a backend: `login` names the backend and its error, and
+    /// is not called as long as the other calls succeed.
     pub(super) async fn of_login(&self, failure: Failure) -> Failure {
         if failure.reason == FailureReason::UpdateConflict || self.check_stop().is_err() {
             return failure;

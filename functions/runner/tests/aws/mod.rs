@@ -1,4 +1,5 @@
-//! A task's AWS: a script in place of Pulumi, and one server with a small bucket and the addresses of ECS.
+//! A task's AWS: a script in place of Pulumi, and one server with a small bucket and the addresses
+//! of ECS.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +25,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// The script records the call, hangs in one if told to, round by round, and else does the little that a run needs of Pulumi.
+/// The script records the call, hangs in one if told to, round by round, and else does the little
+/// that a run needs of Pulumi.
 const PULUMI: &str = r#"#!/bin/sh
 call="$1"
 case "$1" in stack|config) call="$1 $2" ;; esac

@@ -53,7 +53,8 @@ fn archives(aws: &Aws) -> BTreeMap<Layer, Vec<u8>> {
     LAYERS.iter().filter_map(archive).collect()
 }
 
-/// Checks the files that `pulumi install` leaves. Returns whether Pulumi installed them in this run.
+/// Checks the files that `pulumi install` leaves. Returns whether Pulumi installed them in this
+/// run.
 fn has_installed(aws: &Aws) -> bool {
     let modules = aws.dir.join("share/source/node_modules");
     assert_eq!(fs::read_to_string(modules.join("net/index.js")).unwrap(), "module.exports = 1\n");

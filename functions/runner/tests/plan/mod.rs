@@ -217,7 +217,8 @@ async fn policy_pack_is_the_one_of_the_run_before_its_preview() {
     );
 
     let of = "policy pack \"rules\" of PlanPolicy \"prod\"";
-    // Another tree than the launcher names, a file that changed on the way, and directories that are no packs.
+    // Another tree than the launcher names, a file that changed on the way, and directories that
+    // are no packs.
     let other = |_: &mut RunSpec| aws.put("in/policies/0/manifest", aws::stored(&[("world/a", "")]).0.to_bytes());
     let changed = |_: &mut RunSpec| aws.put("in/policies/0/pack", aws::stored(&PACK).1.to_ascii_uppercase());
     let none = |spec: &mut RunSpec| spec.plan.as_mut().unwrap().packs[0].dir = "none".into();

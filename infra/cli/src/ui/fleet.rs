@@ -1,7 +1,7 @@
 //! The Stacks at a glance, from the columns that the API server prints for `kubectl get stacks`.
 //!
-//! The API server answers with these columns from its cache. For thousands of Stacks that is several times as fast as pages of whole
-//! objects, which it reads from etcd.
+//! The API server answers with these columns from its cache. For thousands of Stacks that is
+//! several times as fast as pages of whole objects, which it reads from etcd.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,9 +1,11 @@
-//! Which requests the page answers: those of the browser that the user gave the URL to, and no others.
+//! Which requests the page answers: those of the browser that the user gave the URL to, and no
+//! others.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use url::form_urlencoded;
 
-/// The headers of every response. Nothing is loaded from elsewhere, embedded elsewhere, cached, or interpreted as HTML by a script.
+/// The headers of every response. Nothing is loaded from elsewhere, embedded elsewhere, cached, or
+/// interpreted as HTML by a script.
 pub const HEADERS: [(HeaderName, HeaderValue); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -30,7 +32,8 @@ pub enum Verdict {
     Refuse(StatusCode, &'static str),
 }
 
-/// The secret of one page: a token in the URL that the user opens, and in the cookie of the requests after it.
+/// The secret of one page: a token in the URL that the user opens, and in the cookie of the
+/// requests after it.
 #[derive(Clone)]
 pub struct Guard {
     port: u16,
@@ -54,7 +57,8 @@ impl Guard {
     #[must_use]
     pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Verdict {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        // A name that resolves to 127.0.0.1 would make this page part of the site of that name (DNS rebinding).
+        // A name that resolves to 127.0.0.1 would make this page part of the site of that name (DNS
+        // rebinding).
         let hosts = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{}", self.port));
         if !text(header::HOST).is_some_and(|host| hosts.iter().any(|known| known == host)) {
             return Verdict::Refuse(StatusCode::FORBIDDEN, "unknown Host; open the URL that kubectl driftless ui printed");
@@ -62,7 +66,8 @@ impl Guard {
         if method != Method::GET {
             return Verdict::Refuse(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only");
         }
-        // Cookies do not distinguish ports: another server on this machine may send requests with the cookie.
+        // Cookies do not distinguish ports: another server on this machine may send requests with
+        // the cookie.
         let site = text(HeaderName::from_static("sec-fetch-site"));
         if uri.path() != "/" && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Verdict::Refuse(StatusCode::FORBIDDEN, "request from another origin");

@@ -1,5 +1,5 @@
-//! `ui`: a page on loopback that shows the fleet and each Stack, with the rights of the user. It only reads, except that it requests
-//! new links to logs.
+//! `ui`: a page on loopback that shows the fleet and each Stack, with the rights of the user. It
+//! only reads, except that it requests new links to logs.
 
 pub mod fleet;
 pub mod graph;
@@ -185,7 +185,8 @@ async fn stack(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     runs.sort_by_key(|run| std::cmp::Reverse(run.started.or(run.created)));
     let (tone, state, message) = view::state(&CoreStack::from(&stack));
     let now = (page.now)();
-    // The user may read the Stack and not all that its decision depends on: the rest of the page is shown.
+    // The user may read the Stack and not all that its decision depends on: the rest of the page is
+    // shown.
     let (explanation, unexplained) = match stack::explanation(&page.cluster, &stack, &page.system_namespace, now).await {
         Ok(explanation) => (Some(explanation), None),
         Err(error) => (None, Some(error.to_string())),
@@ -217,8 +218,8 @@ async fn graph(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<graph::Gr
     Ok(Json(graph::of(&name, &stacks)))
 }
 
-/// A run with the part of its log after the position `after`, and its resources. A new link in place of an expired one is requested
-/// once, and the page asks again with the time of the request.
+/// A run with the part of its log after the position `after`, and its resources. A new link in
+/// place of an expired one is requested once, and the page asks again with the time of the request.
 async fn update(State(page): State<Arc<Page>>, uri: Uri) -> Result<Json<Value>> {
     let [namespace, name] = [parameter(&uri, "namespace")?, parameter(&uri, "name")?];
     let after = parameter(&uri, "after").ok().filter(|after| !after.is_empty());
@@ -272,7 +273,8 @@ fn resources(log: &str, failures: &[(String, String, Option<Timestamp>)]) -> Vec
     found
 }
 
-/// The resources that failed in a run, by its Events: URN, message and time. A user who may not read Events sees none.
+/// The resources that failed in a run, by its Events: URN, message and time. A user who may not
+/// read Events sees none.
 async fn failures(cluster: &Cluster, update: &Update) -> Vec<(String, String, Option<Timestamp>)> {
     let namespace = update.namespace().unwrap_or_default();
     let fields = format!("involvedObject.uid={},reason=ResourceFailed", uid_of(update));

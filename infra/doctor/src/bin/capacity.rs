@@ -3,7 +3,8 @@
 use clap::Parser;
 use driftless_doctor::command::Capacity;
 
-/// Prints what a load needs of an installation, and what limits it first; docs/scale.md has the assumptions.
+/// Prints what a load needs of an installation, and what limits it first; docs/scale.md has the
+/// assumptions.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(flatten)]

@@ -24,7 +24,8 @@ use jiff::Timestamp;
 /// Set by Ctrl-C: no further scenario starts, and everything that was created is removed.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Deploys Driftless under a prefix, tests what only AWS can answer, removes it, and writes a report (docs/prove.md).
+/// Deploys Driftless under a prefix, tests what only AWS can answer, removes it, and writes a
+/// report (docs/prove.md).
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The budget of the proof in USD.
@@ -51,7 +52,8 @@ struct Arguments {
     /// The number of Stacks that are created at once.
     #[arg(long, env = "STACKS", default_value = "100")]
     stacks: u32,
-    /// The URL of a backend that tasks can reach. Without it each task has its own state, and no resource is destroyed.
+    /// The URL of a backend that tasks can reach. Without it each task has its own state, and no
+    /// resource is destroyed.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
     /// The time limit in seconds of a scenario's waits for Stacks whose tasks all run at once.

@@ -36,7 +36,8 @@ pub(super) fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
     notes
 }
 
-/// Returns whether the URL is for ssh, and its host: of a URL, or of git's short form `user@host:path`.
+/// Returns whether the URL is for ssh, and its host: of a URL, or of git's short form
+/// `user@host:path`.
 fn server(url: &str) -> Option<(bool, String)> {
     let (is_ssh, host) = if url.contains("://") {
         let url = Url::parse(url).ok()?;

@@ -1,5 +1,5 @@
-//! What a proof costs: the maximum before it starts, and the costs so far while it runs. Prices and assumptions are those of
-//! [`crate::cost`].
+//! What a proof costs: the maximum before it starts, and the costs so far while it runs. Prices and
+//! assumptions are those of [`crate::cost`].
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use driftless_core::DefaultSize;
 
 use crate::cost::{HOURS, Load};
 
-/// The maximum lifetime of an installation for a proof, in hours: deployment, all scenarios and removal, while no run waits for a quota.
+/// The maximum lifetime of an installation for a proof, in hours: deployment, all scenarios and
+/// removal, while no run waits for a quota.
 pub const HOURS_AT_MOST: f64 = 3.0;
-/// How long a group of runs that fit into the quota may keep it: a minute for the start, one for the run, one until another run asks
-/// ECS again.
+/// How long a group of runs that fit into the quota may keep it: a minute for the start, one for
+/// the run, one until another run asks ECS again.
 const GROUP: Duration = Duration::from_mins(3);
 /// A failed run is repeated once; each attempt pulls its image.
 const ATTEMPTS: f64 = 2.0;
@@ -40,7 +41,8 @@ pub struct Price {
 }
 
 impl Price {
-    /// USD for this many runs of this many minutes each, in an installation that exists for these hours.
+    /// USD for this many runs of this many minutes each, in an installation that exists for these
+    /// hours.
     #[must_use]
     pub fn of(&self, runs: f64, minutes: f64, hours: f64) -> f64 {
         let load = Load {
@@ -62,8 +64,8 @@ impl Price {
         if self.network == Network::Nat { nat } else { public }
     }
 
-    /// The maximum cost of a proof in USD: every run takes as long as it may, and is repeated once. A run that waits has no task, so
-    /// `queueing` only prolongs the installation.
+    /// The maximum cost of a proof in USD: every run takes as long as it may, and is repeated once.
+    /// A run that waits has no task, so `queueing` only prolongs the installation.
     #[must_use]
     pub fn at_most(&self, runs: u32, deadline_minutes: f64, queueing: Duration) -> f64 {
         let hours = HOURS_AT_MOST + queueing.as_secs_f64() / 3600.0;

@@ -1,5 +1,5 @@
-//! An installation for a proof: created by `infra/deploy`, applied to the cluster, and removed by `infra/undeploy`. Both run in
-//! the current folder, which must be the project's.
+//! An installation for a proof: created by `infra/deploy`, applied to the cluster, and removed by
+//! `infra/undeploy`. Both run in the current folder, which must be the project's.
 
 use std::{
     fs,
@@ -47,8 +47,9 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Refuses a prefix that is in use, because everything under it is deleted at the end; and a cluster with Driftless or the
-    /// Pulumi Kubernetes Operator, because both would act on the same Stacks.
+    /// Refuses a prefix that is in use, because everything under it is deleted at the end; and a
+    /// cluster with Driftless or the Pulumi Kubernetes Operator, because both would act on the same
+    /// Stacks.
     pub fn check(&self, aws: &Aws, kubectl: &Kubectl) -> Result<(), String> {
         if let Some(found) = self.left(aws)?.first() {
             return Err(format!(

@@ -1,4 +1,5 @@
-//! The report of a proof: `proof/<date>-<region>.json`, and the table of the README that is made from it.
+//! The report of a proof: `proof/<date>-<region>.json`, and the table of the README that is made
+//! from it.
 
 use std::fmt::Write as _;
 
@@ -96,7 +97,8 @@ impl Figure {
     }
 }
 
-/// The smallest of the sorted values that this percentage does not exceed (nearest rank). At least one value is required.
+/// The smallest of the sorted values that this percentage does not exceed (nearest rank). At least
+/// one value is required.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]

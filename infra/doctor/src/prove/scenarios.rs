@@ -1,5 +1,6 @@
-//! The scenarios. Each creates Stacks in its own namespace, waits for their results, and measures with the times that Kubernetes,
-//! ECS and S3 recorded, so that its own polling only affects figures that end with `Ready`.
+//! The scenarios. Each creates Stacks in its own namespace, waits for their results, and measures
+//! with the times that Kubernetes, ECS and S3 recorded, so that its own polling only affects
+//! figures that end with `Ready`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,7 +47,8 @@ pub struct Ground<'a> {
     pub cluster: &'a str,
     /// The namespace.
     pub namespace: &'a str,
-    /// The backend of the Stacks; without one, each task has its own state, and nothing is destroyed.
+    /// The backend of the Stacks; without one, each task has its own state, and nothing is
+    /// destroyed.
     pub backend: Option<&'a str>,
     /// The installation's bucket.
     pub bucket: &'a str,
@@ -56,7 +58,8 @@ pub struct Ground<'a> {
     pub python: Option<&'a str>,
     /// How long a scenario may wait for Stacks whose tasks all run at once.
     pub limit: Duration,
-    /// The number of tasks that the account and the installation allow at once; `None` if it is not known.
+    /// The number of tasks that the account and the installation allow at once; `None` if it is not
+    /// known.
     pub at_once: Option<u32>,
     /// How the functions reach the cluster.
     pub access: Result<Access, String>,
@@ -127,7 +130,8 @@ pub struct Settled {
 }
 
 impl Ground<'_> {
-    /// Creates the namespace, opens it for runs, and creates the Program. A failure after the first step leaves nothing behind.
+    /// Creates the namespace, opens it for runs, and creates the Program. A failure after the first
+    /// step leaves nothing behind.
     pub fn open(&self) -> Result<(), String> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": self.namespace } });
         self.kubectl
@@ -189,7 +193,8 @@ impl Ground<'_> {
         stack
     }
 
-    /// A Stack whose task runs this command before Pulumi, in this image; `None` for the image of the run.
+    /// A Stack whose task runs this command before Pulumi, in this image; `None` for the image of
+    /// the run.
     fn stack_with_init(&self, name: &str, image: Option<&str>, command: &[&str], env: &[(&str, &str)]) -> Value {
         let env: Vec<_> = env.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         let init = json!({ "name": NAME, "image": image, "command": command, "env": env });
@@ -358,7 +363,8 @@ impl Ground<'_> {
         Ok(Seen::new(format!("the run was on {}", on.join(", ")), [figure]))
     }
 
-    /// Checks that a second conditional write is refused with 412, and that the bucket's policy denies one without a condition.
+    /// Checks that a second conditional write is refused with 412, and that the bucket's policy
+    /// denies one without a condition.
     pub fn conditional(&self) -> Result<Seen, String> {
         let key = keys::beside_inputs_key(self.namespace);
         let put = |more: &[&str]| {
@@ -388,7 +394,8 @@ impl Ground<'_> {
         self.settle(&stacks)
     }
 
-    /// Checks that no task of the proof runs, and that its folders are empty, after its namespace is deleted.
+    /// Checks that no task of the proof runs, and that its folders are empty, after its namespace
+    /// is deleted.
     pub fn left(&self, tasks: &[String]) -> Result<Seen, String> {
         let deadline = Instant::now() + self.limit;
         loop {
@@ -465,7 +472,8 @@ impl Settled {
         Ok(Seen::new(format!("{} Stacks are Ready", self.ready.len()), [figure]))
     }
 
-    /// Checks that every Update that ECS refused got a task later. Without a refusal there is nothing to check.
+    /// Checks that every Update that ECS refused got a task later. Without a refusal there is
+    /// nothing to check.
     pub fn throttling(&self) -> Result<Seen, String> {
         Ok(throttling(&self.refused, self.updates.len()))
     }
@@ -539,7 +547,8 @@ pub(super) fn seconds(from: &Value, until: &Value) -> Option<f64> {
     Some(instant(until)?.duration_since(instant(from)?).as_secs_f64().max(0.0))
 }
 
-/// RFC 3339, as in Kubernetes, S3 and version 2 of the AWS CLI, or seconds since 1970, as in its version 1.
+/// RFC 3339, as in Kubernetes, S3 and version 2 of the AWS CLI, or seconds since 1970, as in its
+/// version 1.
 fn instant(value: &Value) -> Option<Timestamp> {
     match value {
         Value::String(text) => text.parse().ok(),

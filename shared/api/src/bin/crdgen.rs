@@ -1,4 +1,5 @@
-//! Writes Driftless's `CustomResourceDefinition`s, one file each, into the folder that is its argument; without one, prints them.
+//! Writes Driftless's `CustomResourceDefinition`s, one file each, into the folder that is its
+//! argument; without one, prints them.
 
 use std::path::PathBuf;
 

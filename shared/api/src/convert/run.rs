@@ -153,8 +153,8 @@ impl Update {
         update
     }
 
-    /// The same Update of a Stack in the system namespace, for a Stack in a terminating namespace. Kubernetes has no owners across
-    /// namespaces.
+    /// The same Update of a Stack in the system namespace, for a Stack in a terminating namespace.
+    /// Kubernetes has no owners across namespaces.
     #[must_use]
     pub fn elsewhere(self, stack: &Stack, system_namespace: &str) -> Self {
         let mut update = self;
@@ -167,8 +167,9 @@ impl Update {
         update
     }
 
-    /// The Stack that it claims: its owner, or in the system namespace the one in its spec. A user who may write the Update may
-    /// write this too, so it counts only after a comparison with the existing Stack.
+    /// The Stack that it claims: its owner, or in the system namespace the one in its spec. A user
+    /// who may write the Update may write this too, so it counts only after a comparison with the
+    /// existing Stack.
     #[must_use]
     pub fn stack(&self, system_namespace: &str) -> Option<StackReference> {
         let namespace = self.namespace().unwrap_or_default();
@@ -203,8 +204,8 @@ impl Update {
         })
     }
 
-    /// The reason and the message of its wait; `None` for the reason of another release. This is a view for people, which only
-    /// decides what a Stack shows.
+    /// The reason and the message of its wait; `None` for the reason of another release. This is a
+    /// view for people, which only decides what a Stack shows.
     #[must_use]
     pub fn waits_for(&self) -> Option<(Option<WaitReason>, &str)> {
         let ours = self.status.as_ref()?.driftless.as_ref()?;
@@ -256,7 +257,8 @@ impl Update {
         )
     }
 
-    /// Sets the task, the address of its log, and the link to it. Returns `false` if the status is unchanged.
+    /// Sets the task, the address of its log, and the link to it. Returns `false` if the status is
+    /// unchanged.
     pub fn set_running(&mut self, task: &str, log: &str, link: Option<LogLink>, now: Timestamp) -> bool {
         self.set(
             [("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
@@ -274,8 +276,8 @@ impl Update {
         )
     }
 
-    /// Sets the progress, and the ConfigMap with the log and the link to it, if there is a new one. Returns `false` if the status
-    /// is unchanged, or the Update is not running.
+    /// Sets the progress, and the ConfigMap with the log and the link to it, if there is a new one.
+    /// Returns `false` if the status is unchanged, or the Update is not running.
     pub fn set_progress(&mut self, progress: UpdateProgress, log: Option<String>, link: Option<LogLink>) -> bool {
         let Some(ours) = self.status.as_mut().and_then(|status| status.driftless.as_mut()) else { return false };
         let log = log.or_else(|| ours.log_config_map.clone());
@@ -290,7 +292,8 @@ impl Update {
         true
     }
 
-    /// Sets the outcome. `failure` is the reason and Pulumi's message, if it failed. Returns `false` if the status is unchanged.
+    /// Sets the outcome. `failure` is the reason and Pulumi's message, if it failed. Returns
+    /// `false` if the status is unchanged.
     pub fn set_complete(
         &mut self,
         failure: Option<(&str, &str)>,

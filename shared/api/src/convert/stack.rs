@@ -48,7 +48,8 @@ impl Stack {
         sources(&self.name_any(), &self.spec)
     }
 
-    /// Returns the facts that say whether its next run may change what the Stacks that require it read.
+    /// Returns the facts that say whether its next run may change what the Stacks that require it
+    /// read.
     #[must_use]
     pub fn upstream(&self) -> core::Upstream<'_> {
         let status = self.status.as_ref();
@@ -61,7 +62,8 @@ impl Stack {
         }
     }
 
-    /// The digests of what its last plan and its last run read from Secrets and `ConfigMap`s, the newest first.
+    /// The digests of what its last plan and its last run read from Secrets and `ConfigMap`s, the
+    /// newest first.
     #[must_use]
     pub fn read_inputs(&self) -> Vec<&str> {
         let Some(ours) = self.status.as_ref().and_then(|status| status.driftless.as_ref()) else { return Vec::new() };
@@ -69,14 +71,16 @@ impl Stack {
         planned.into_iter().chain(ours.inputs.as_deref()).collect()
     }
 
-    /// Returns whether its changes need an approval: it has the annotation, or had it when no policy guarded its removal.
+    /// Returns whether its changes need an approval: it has the annotation, or had it when no
+    /// policy guarded its removal.
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         let plan = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
         self.annotations().contains_key(names::APPROVAL) || plan.and_then(|plan| plan.guarded) == Some(true)
     }
 
-    /// Returns whether it waits for the end of that Update: its current one, its proposal, or its drift check.
+    /// Returns whether it waits for the end of that Update: its current one, its proposal, or its
+    /// drift check.
     #[must_use]
     pub fn names(&self, update: &str) -> bool {
         let status = self.status.as_ref();

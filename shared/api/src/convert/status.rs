@@ -240,7 +240,8 @@ impl From<&LastUpdate> for core::LastUpdate {
     }
 }
 
-/// The readiness that the conditions express; `None` for any other combination, so that it is overwritten.
+/// The readiness that the conditions express; `None` for any other combination, so that it is
+/// overwritten.
 fn readiness(conditions: &[Condition]) -> Option<Readiness> {
     let is_true = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True");
     let known = |condition: &Condition| StackReason::parse(&condition.reason);

@@ -11,8 +11,8 @@ use crate::{
     Tree, Workspace, WorkspaceSpec, WorkspaceStack, condition::set_condition, names,
 };
 
-/// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
-/// here, so such a path only identifies the key of an object.
+/// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the
+/// workspace's pod. There is no pod here, so such a path only identifies the key of an object.
 pub const SECRETS_MOUNT: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
 /// See [`SECRETS_MOUNT`].
 pub const CONFIG_MAPS_MOUNT: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
@@ -21,8 +21,8 @@ pub const CONFIG_MAPS_MOUNT: &str = "/var/run/configmaps/stacks.pulumi.com/confi
 const MAX_LABEL: usize = 63;
 
 impl Workspace {
-    /// The Workspace of a Stack: it has the Stack's name, belongs to it, and merges its template over the values of its other
-    /// fields.
+    /// The Workspace of a Stack: it has the Stack's name, belongs to it, and merges its template
+    /// over the values of its other fields.
     #[must_use]
     pub fn of_stack(stack: &Stack, new: &NewUpdate) -> Self {
         let Templated { spec, metadata, .. } = templated(stack, &new.workspace);
@@ -38,7 +38,8 @@ impl Workspace {
         workspace
     }
 
-    /// Returns whether its status has to be written: it is not `Ready` for this generation, and it is not being deleted.
+    /// Returns whether its status has to be written: it is not `Ready` for this generation, and it
+    /// is not being deleted.
     #[must_use]
     pub fn needs_check(&self) -> bool {
         let is_ready = self.status.as_ref().is_some_and(|status| {
@@ -48,8 +49,9 @@ impl Workspace {
         self.metadata.deletion_timestamp.is_none() && !is_ready
     }
 
-    /// Sets the condition `Ready`: the ARN of the task definition, or a reason and message. `passes` if a later reconciliation
-    /// may differ without a change of the Workspace. Returns `false` if the status is unchanged.
+    /// Sets the condition `Ready`: the ARN of the task definition, or a reason and message.
+    /// `passes` if a later reconciliation may differ without a change of the Workspace. Returns
+    /// `false` if the status is unchanged.
     pub fn set_ready(&mut self, ready: Result<&str, (WaitReason, &str)>, passes: bool, now: Timestamp) -> bool {
         let before = self.status.clone().unwrap_or_default();
         let generation = self.metadata.generation;
@@ -165,14 +167,15 @@ pub(super) struct Templated {
     pub spec: WorkspaceSpec,
     /// Labels and annotations of the template.
     pub metadata: EmbeddedMetadata,
-    /// Why the template is refused, as a message. The spec is then the one without the template, and is never run.
+    /// Why the template is refused, as a message. The spec is then the one without the template,
+    /// and is never run.
     pub refused: Option<String>,
     /// See [`core::StackSpec::old_pulumi`].
     pub old_pulumi: Option<String>,
 }
 
-/// As in PKO, the template is merged over `env` and the values without a field of the Stack; `envFrom` and the stack are appended
-/// to it.
+/// As in PKO, the template is merged over `env` and the values without a field of the Stack;
+/// `envFrom` and the stack are appended to it.
 pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated {
     let base = WorkspaceSpec {
         env: workspace.env.clone(),
@@ -218,7 +221,8 @@ fn config_item(item: &core::ConfigItem) -> ConfigItem {
     ConfigItem { key: item.key.clone(), path: None, secret: item.secret.then_some(true), value, value_from }
 }
 
-/// The label that selects a Stack's objects. A name that is too long for a label is cut, and its hash appended.
+/// The label that selects a Stack's objects. A name that is too long for a label is cut, and its
+/// hash appended.
 pub(super) fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let name = stack.name_any();
     let value = match name.get(..MAX_LABEL - 13) {

@@ -35,7 +35,8 @@ impl Reconciliation<'_> {
         }
     }
 
-    /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored, the launcher has it fetched.
+    /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored,
+    /// the launcher has it fetched.
     pub(super) fn check_drift(&mut self, source: &SourceRef, revision: &Revision, digest: &ArtifactDigest) {
         let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
         if due > self.now {

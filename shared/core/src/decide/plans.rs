@@ -41,21 +41,23 @@ impl Reconciliation<'_> {
         }
     }
 
-    /// A plan of a change that is no longer wanted is not shown. An approved one is kept for the retry of a run that never reached
-    /// Pulumi.
+    /// A plan of a change that is no longer wanted is not shown. An approved one is kept for the
+    /// retry of a run that never reached Pulumi.
     pub(super) fn forget_plan(&mut self) {
         let is_retried = self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
         self.stack.status.plan.proposal.take_if(|plan| plan.state.is_pending() && !is_retried);
     }
 
-    /// Returns whether there is a plan for this revision, or one is made: no later commit is asked for before it is applied.
+    /// Returns whether there is a plan for this revision, or one is made: no later commit is asked
+    /// for before it is applied.
     pub(super) fn has_plan(&self, revision: &Revision) -> bool {
         let plan = &self.stack.status.plan;
         let is_of = |proposal: &Proposal| proposal.state.is_pending() && proposal.wish.commit == *revision;
         self.stack.approval.is_some() && (plan.current.is_some() || plan.proposal.as_ref().is_some_and(is_of))
     }
 
-    /// The condition after a failed preview, until it is retried. It needs no tree, which may have been deleted meanwhile.
+    /// The condition after a failed preview, until it is retried. It needs no tree, which may have
+    /// been deleted meanwhile.
     pub(super) fn failed_preview(&mut self, revision: &Revision, why: &Why) -> Option<Readiness> {
         let Stack { approval: Some(_), status, .. } = &self.stack else { return None };
         let proposal = status.plan.proposal.as_ref().filter(|_| status.plan.current.is_none())?;
@@ -86,8 +88,8 @@ impl Reconciliation<'_> {
         }
     }
 
-    /// While a plan waits for its approval, or for a change after its rejection or failure, git and Secrets are polled as at any
-    /// other time.
+    /// While a plan waits for its approval, or for a change after its rejection or failure, git and
+    /// Secrets are polled as at any other time.
     pub(super) fn poll_while_waiting(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
         if self.stack.approval.is_some() && self.stack.status.current_update.is_none() {
             self.poll(source, polled);
@@ -166,8 +168,8 @@ impl Reconciliation<'_> {
     }
 }
 
-/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them. The removal of the annotation
-/// counts only where the cluster enforces who may remove it.
+/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them.
+/// The removal of the annotation counts only where the cluster enforces who may remove it.
 pub(super) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
     let plan = &mut stack.status.plan;
     plan.governed = snapshot.governance.governs(plan.governed);

@@ -1,4 +1,5 @@
-//! The evaluation steps of an expression, at worst. CEL always ends, but nested macros can take a very long time.
+//! The evaluation steps of an expression, at worst. CEL always ends, but nested macros can take a
+//! very long time.
 
 use cel::{
     IdedExpr,
@@ -45,7 +46,8 @@ pub(super) const LISTS: [&str; 2] = ["properties", "replacedBy"];
 /// The variables of a document that are no lists.
 const SCALARS: [&str; 3] = ["operation", "unknown", "unstable"];
 
-/// Returns the most steps that the evaluation may take; `Err` for an expression with something that no rule needs.
+/// Returns the most steps that the evaluation may take; `Err` for an expression with something that
+/// no rule needs.
 pub(super) fn steps(expression: &IdedExpr, sizes: &Sizes) -> Result<u64, String> {
     let all =
         |parts: &[IdedExpr]| parts.iter().try_fold(1_u64, |sum, part| Ok::<_, String>(sum.saturating_add(steps(part, sizes)?)));

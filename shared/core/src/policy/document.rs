@@ -1,4 +1,5 @@
-//! The document that rules are about: the variables of their expressions. It has names and counts, and no values.
+//! The document that rules are about: the variables of their expressions. It has names and counts,
+//! and no values.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +94,8 @@ fn change(change: &PlannedChange) -> Change<'_> {
     }
 }
 
-/// The name of a resource: what follows its type in the URN. A program chooses both, and either may contain `::`.
+/// The name of a resource: what follows its type in the URN. A program chooses both, and either may
+/// contain `::`.
 fn name(change: &PlannedChange) -> &str {
     let rest = change.urn.match_indices("::").nth(1).map_or("", |(at, separator)| &change.urn[at + separator.len()..]);
     let end = format!("{}::", change.resource_type);

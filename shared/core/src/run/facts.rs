@@ -22,7 +22,8 @@ pub struct RunFacts {
     pub owner: Option<Option<OwnerFacts>>,
     /// The launch record, if there is one.
     pub launch: Option<Option<LaunchFacts>>,
-    /// Whether a run without an owner holds its Pulumi stack or a slot: a launch took them and was interrupted.
+    /// Whether a run without an owner holds its Pulumi stack or a slot: a launch took them and was
+    /// interrupted.
     pub holds: Option<bool>,
     /// What prevented the last try to start a task.
     pub block: Option<Block>,
@@ -36,7 +37,8 @@ pub struct RunFacts {
     pub result: Option<Option<TaskResult>>,
     /// The task was told to stop.
     pub stopped: bool,
-    /// The time that the installation gives a task until its first progress, in seconds. For [`Question::End`].
+    /// The time that the installation gives a task until its first progress, in seconds. For
+    /// [`Question::End`].
     pub start_seconds: u32,
 }
 
@@ -64,11 +66,13 @@ pub struct UpdateFacts {
     pub finalizer: bool,
     /// It belongs to a Stack.
     pub of_stack: bool,
-    /// It has the spec of its run, `spec.driftless`. Driftless writes that into every Update that it runs.
+    /// It has the spec of its run, `spec.driftless`. Driftless writes that into every Update that
+    /// it runs.
     pub snapshot: bool,
     /// Driftless created it for a Stack, or has its finalizer on a user's Update.
     pub ours: bool,
-    /// Since when its status says that it is complete. That is no proof, because users can write the status.
+    /// Since when its status says that it is complete. That is no proof, because users can write
+    /// the status.
     pub complete_since: Option<Timestamp>,
     /// `spec.ttlAfterCompleted`
     pub ttl: Option<SignedDuration>,
@@ -122,8 +126,8 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The relation, from whether the Stack names the Update, what holds it, and whether the Stack has the generation that the
-    /// Update runs.
+    /// The relation, from whether the Stack names the Update, what holds it, and whether the Stack
+    /// has the generation that the Update runs.
     #[must_use]
     pub fn of_stack(is_named: bool, hold: Option<Hold>, is_generation: bool) -> Self {
         match (is_named, hold, is_generation) {

@@ -1,9 +1,10 @@
-//! Decides what to do for an Update: its run starts, waits, continues, is stopped, is abandoned or has ended; and what to do with
-//! the object afterwards.
+//! Decides what to do for an Update: its run starts, waits, continues, is stopped, is abandoned or
+//! has ended; and what to do with the object afterwards.
 //!
-//! [`plan_run`] and [`plan_update`] decide from [`RunFacts`]. A [`Need`] names a fact that matters and is not read yet: the
-//! caller reads it and calls again. A caller that cannot read it passes the Update on to the function that can: the reconciler to
-//! the launcher, the launcher to the recorder. So each call of a port is made only if a decision depends on it.
+//! [`plan_run`] and [`plan_update`] decide from [`RunFacts`]. A [`Need`] names a fact that matters
+//! and is not read yet: the caller reads it and calls again. A caller that cannot read it passes
+//! the Update on to the function that can: the reconciler to the launcher, the launcher to the
+//! recorder. So each call of a port is made only if a decision depends on it.
 
 mod facts;
 mod invariants;

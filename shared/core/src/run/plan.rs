@@ -6,11 +6,12 @@ use super::{
 };
 use crate::{Cause, StopCode, TaskEnd, TaskLimits, start_backoff};
 
-/// A Stack names its Update before it creates it, so a young Update may be named in a status that this reconciliation did not
-/// read. An Update that its Stack does not name after this time was created too late.
+/// A Stack names its Update before it creates it, so a young Update may be named in a status that
+/// this reconciliation did not read. An Update that its Stack does not name after this time was
+/// created too late.
 const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
-/// ECS forgets a stopped task after an hour, and may not know a new one for moments. A task unknown to ECS is gone if it is older
-/// than this.
+/// ECS forgets a stopped task after an hour, and may not know a new one for moments. A task unknown
+/// to ECS is gone if it is older than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 /// ECS lists a new task after moments.
 const UNLISTED_SECONDS: u16 = 60;
@@ -42,7 +43,8 @@ pub enum RunPlan {
         /// Replace the task's tokens.
         renew: bool,
     },
-    /// Ask again after this many seconds: the end of the task may be reported, and ECS does not list the task yet.
+    /// Ask again after this many seconds: the end of the task may be reported, and ECS does not
+    /// list the task yet.
     AskAgain {
         /// The delay.
         seconds: u16,
@@ -80,7 +82,8 @@ pub enum Ending {
 
 /// Decides what to do for a run. `Err` names the fact that the decision depends on next.
 ///
-/// Only the bucket proves that a run has an owner or has ended: users can write the status of an Update.
+/// Only the bucket proves that a run has an owner or has ended: users can write the status of an
+/// Update.
 pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
     if facts.outcome()? {
         return Ok(RunPlan::Publish);
@@ -190,7 +193,8 @@ fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<Run
             message: "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run".into(),
             requeue: None,
         }),
-        // It would keep others from its Pulumi stack or slot, and the sweep would hint it each minute until the window opens.
+        // It would keep others from its Pulumi stack or slot, and the sweep would hint it each
+        // minute until the window opens.
         Standing::OutsideWindow => abandon(AbandonReason::OutsideWindow),
         // The Stack decides anew, and makes a plan.
         Standing::Unapproved => abandon(AbandonReason::Unapproved),
@@ -231,7 +235,8 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
     Ok(RunPlan::Wait { reason, message, requeue })
 }
 
-/// The seconds after which a waiting Update is reconciled again; `None` leaves that to an event or the sweep.
+/// The seconds after which a waiting Update is reconciled again; `None` leaves that to an event or
+/// the sweep.
 fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, update: &UpdateFacts, now: Timestamp) -> Option<u16> {
     // The event that ends the wait may come before the status shows the wait.
     let begins = update.waiting != Some(reason);

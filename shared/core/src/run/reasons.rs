@@ -1,13 +1,15 @@
 use std::fmt;
 
-/// Why a run was abandoned: no task ever owns it. Displays as the message of the Update and its Stack.
+/// Why a run was abandoned: no task ever owns it. Displays as the message of the Update and its
+/// Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AbandonReason {
     /// The Update was deleted.
     Deleted,
     /// Another operator created the Update for a Stack.
     Inherited,
-    /// It holds its Pulumi stack or a slot, and one of its inputs no longer exists. The message names it.
+    /// It holds its Pulumi stack or a slot, and one of its inputs no longer exists. The message
+    /// names it.
     InputsGone(String),
     /// The Update itself is invalid: field, value and remedy.
     Invalid(String),

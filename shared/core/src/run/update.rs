@@ -3,8 +3,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Need, RunFacts, UpdateFacts, WaitReason};
 use crate::{Operation, Run, Stack};
 
-/// The sweep hints an Update older than this that is not complete, or still has Driftless's finalizer: the message that was to
-/// start, record or release it may be lost.
+/// The sweep hints an Update older than this that is not complete, or still has Driftless's
+/// finalizer: the message that was to start, record or release it may be lost.
 const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// What to do for an Update that changed or is due.
@@ -14,7 +14,8 @@ pub enum UpdateEffect {
     Launch,
     /// Hint its Stack.
     HintStack,
-    /// Hint the dependents of its Stack: the reconciliation that recorded it on the Stack was interrupted before that.
+    /// Hint the dependents of its Stack: the reconciliation that recorded it on the Stack was
+    /// interrupted before that.
     HintDependents,
     /// Remove Driftless's finalizer.
     Release,
@@ -22,7 +23,8 @@ pub enum UpdateEffect {
     Delete,
 }
 
-/// Decides what to do for an Update object, in order. `Err` names the fact that the decision depends on next.
+/// Decides what to do for an Update object, in order. `Err` names the fact that the decision
+/// depends on next.
 pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Result<Vec<UpdateEffect>, Need> {
     let is_complete = update.is_complete();
     if !facts.watched()? {
@@ -31,7 +33,8 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
         return Ok(may_run.then_some(UpdateEffect::Launch).into_iter().collect());
     }
     let is_released = !update.finalizer;
-    // An Update of another operator is history. For Driftless's own, only the bucket proves that its run has ended.
+    // An Update of another operator is history. For Driftless's own, only the bucket proves that
+    // its run has ended.
     let is_over = is_complete && (is_released || update.is_inherited() || facts.outcome()?);
     let mut effects = Vec::new();
     // The recorder releases an Update that no Stack waits for, and signs the links to logs.
@@ -55,16 +58,18 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
 }
 
 impl UpdateFacts {
-    /// Returns whether the sweep hints it. A live run is hinted only at its turn, because an event reports its end.
+    /// Returns whether the sweep hints it. A live run is hinted only at its turn, because an event
+    /// reports its end.
     #[must_use]
     pub fn is_due(&self, is_turn: bool, now: Timestamp) -> bool {
         let rests = self.is_live() && !self.deleting && !is_turn;
         self.is_unfinished() && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
     }
 
-    /// Returns whether a reconciliation of its Stack launches it. The reconciliation that created it has launched it once, and
-    /// the sweep repairs the loss of that message, except for an Update that it does not see as unfinished. Otherwise, until a
-    /// task runs, only two things matter: a change of the Stack, and the answer of the fetcher, which hints the Stacks of a
+    /// Returns whether a reconciliation of its Stack launches it. The reconciliation that created
+    /// it has launched it once, and the sweep repairs the loss of that message, except for an
+    /// Update that it does not see as unfinished. Otherwise, until a task runs, only two things
+    /// matter: a change of the Stack, and the answer of the fetcher, which hints the Stacks of a
     /// source.
     #[must_use]
     pub fn wants_launch(&self, run: &Run, stack: &Stack) -> bool {

@@ -8,7 +8,8 @@ use super::{DefaultSize, SHARE, TaskFields};
 const TASK_DIRECTORIES: [&str; 2] = [SHARE, "/tmp"];
 
 impl TaskFields<'_> {
-    /// Returns the URL of the backend if it is a path on the disk of a task, which is lost with its run.
+    /// Returns the URL of the backend if it is a path on the disk of a task, which is lost with its
+    /// run.
     #[must_use]
     pub fn task_backend(&self) -> Option<String> {
         let (_, env) = self.environment().ok()?;

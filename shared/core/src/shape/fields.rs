@@ -3,7 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Fields of a pod that only concern where or how it runs. A task runs the same program without them.
+/// Fields of a pod that only concern where or how it runs. A task runs the same program without
+/// them.
 pub(super) const POD_ONLY: [&str; 24] = [
     "affinity",
     "automountServiceAccountToken",
@@ -60,7 +61,8 @@ fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
             "automountServiceAccountToken" => *value != Value::Bool(false),
             // With other name servers or search domains the program would reach other hosts.
             "dnsConfig" => !is_set(&value["nameservers"]) && !is_set(&value["searches"]),
-            // It may change the container that the program runs in; the other hooks run when the container ends.
+            // It may change the container that the program runs in; the other hooks run when the
+            // container ends.
             "lifecycle" => !is_set(&value["postStart"]),
             _ => true,
         }

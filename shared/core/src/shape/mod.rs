@@ -1,5 +1,6 @@
-//! The fields of a Workspace that have a meaning on Fargate. Fields that only concern the pod are ignored, with an Event; any
-//! other field without a meaning is refused by name, because a run that ignored it would do something else.
+//! The fields of a Workspace that have a meaning on Fargate. Fields that only concern the pod are
+//! ignored, with an Event; any other field without a meaning is refused by name, because a run that
+//! ignored it would do something else.
 
 mod backend;
 mod fields;
@@ -38,8 +39,9 @@ const MAX_INIT: usize = 8;
 /// The node label that a task has a counterpart for.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Labels and annotations by which a webhook gives a pod an identity or files, and the replacement for each, as in
-/// docs/migration.md. An init container cannot log in for the program, because it has neither a token nor a Secret.
+/// Labels and annotations by which a webhook gives a pod an identity or files, and the replacement
+/// for each, as in docs/migration.md. An init container cannot log in for the program, because it
+/// has neither a token nor a Secret.
 const INJECTORS: [(&str, &str); 3] = [
     (
         "azure.workload.identity/use",
@@ -54,7 +56,8 @@ const INJECTORS: [(&str, &str); 3] = [
     ),
 ];
 
-/// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's merged over them.
+/// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod
+/// template's merged over them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Main {
@@ -85,7 +88,8 @@ struct Init {
 /// The fields of a Workspace's spec that its tasks are made of, as the user wrote them.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskFields<'a> {
-    /// The field in which the user wrote the spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
+    /// The field in which the user wrote the spec: `spec`, or `spec.workspaceTemplate.spec` of a
+    /// Stack.
     pub at: &'a str,
     /// The source of its own that it sets: `git`, `flux` or `local`.
     pub source: Option<&'static str>,
@@ -112,8 +116,8 @@ pub struct TaskFields<'a> {
 }
 
 impl TaskFields<'_> {
-    /// The shape of a task. An error names the field that has no meaning on Fargate or exceeds Fargate's limits, with the
-    /// remedy. Errors do not depend on `default`.
+    /// The shape of a task. An error names the field that has no meaning on Fargate or exceeds
+    /// Fargate's limits, with the remedy. Errors do not depend on `default`.
     pub fn shape(&self, default: DefaultSize) -> Result<TaskShape, String> {
         let at = self.at;
         self.check_own()?;
@@ -147,8 +151,9 @@ impl TaskFields<'_> {
         })
     }
 
-    /// Pulumi's environment, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` merged
-    /// over it. An error names a field of the wrong type, which [`TaskFields::shape`] refuses too.
+    /// Pulumi's environment, `envFrom` and `env`: the Workspace's own with that of its pod
+    /// template's container `pulumi` merged over it. An error names a field of the wrong type,
+    /// which [`TaskFields::shape`] refuses too.
     pub fn environment(&self) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
         self.main().map(|main| (main.env_from, main.env))
     }

@@ -5,10 +5,11 @@ use super::{RUNNER_VOLUME, SECRETS, SHARE};
 /// Reserved names in the volumes that every task has.
 const TAKEN: [(&str, &[&str]); 2] =
     [(SHARE, &[".env", "source", "workspace"]), (SECRETS, &["eks.amazonaws.com", "kubernetes.io"])];
-/// Paths where no volume can be mounted: the kernel's, the runner's, and `/run`, the target of the link `/var/run` in most
-/// images.
+/// Paths where no volume can be mounted: the kernel's, the runner's, and `/run`, the target of the
+/// link `/var/run` in most images.
 const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
-/// EKS's mount path of the token for a role, and the annotation that gives a task the token instead.
+/// EKS's mount path of the token for a role, and the annotation that gives a task the token
+/// instead.
 pub(super) const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
 const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
 

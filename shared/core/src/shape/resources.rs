@@ -23,7 +23,8 @@ pub(super) struct Asked {
 struct Amount {
     /// The largest of all requests and limits.
     most: Option<u64>,
-    /// The container `pulumi` has a limit. A request alone states the minimum of a pod, and a pod may use all of its node.
+    /// The container `pulumi` has a limit. A request alone states the minimum of a pod, and a pod
+    /// may use all of its node.
     is_limited: bool,
 }
 
@@ -77,7 +78,8 @@ impl Asked {
     }
 }
 
-/// A Kubernetes quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it is invalid or negative.
+/// A Kubernetes quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it
+/// is invalid or negative.
 fn milli(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let (number, suffix) = text.split_at(text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len()));

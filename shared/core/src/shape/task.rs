@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash;
 
-/// The volume that all containers of a task share, at the path of PKO's pod: the source is in `source` below it, and `workspace`
-/// is the project's directory.
+/// The volume that all containers of a task share, at the path of PKO's pod: the source is in
+/// `source` below it, and `workspace` is the project's directory.
 pub const SHARE: &str = "/share";
 
 /// The volume of a task for the tokens of its `ServiceAccount`, at the path of a pod.
@@ -16,8 +16,8 @@ pub const SECRETS: &str = "/var/run/secrets";
 /// The volume of a task with the runner's binary.
 pub const RUNNER_VOLUME: &str = "/driftless";
 
-/// The installation's task size, for a Workspace that sets none. If Fargate has no such size, the task gets the next larger one
-/// that holds both values.
+/// The installation's task size, for a Workspace that sets none. If Fargate has no such size, the
+/// task gets the next larger one that holds both values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultSize {
     /// CPU units; a vCPU has 1024.
@@ -27,8 +27,9 @@ pub struct DefaultSize {
 }
 
 impl Default for DefaultSize {
-    /// Equal to the defaults of `TaskCpu` and `TaskMemory` in the template, which a test compares: a provider plugin takes 300 to
-    /// 430 MB, `pulumi` 120 MB, and a language host with its packages more.
+    /// Equal to the defaults of `TaskCpu` and `TaskMemory` in the template, which a test compares:
+    /// a provider plugin takes 300 to 430 MB, `pulumi` 120 MB, and a language host with its
+    /// packages more.
     fn default() -> Self {
         Self { cpu: 1024, memory_mib: 4096 }
     }
@@ -89,12 +90,14 @@ impl FromStr for Architecture {
     }
 }
 
-/// The properties of a task that a Workspace sets. Tasks of the same shape share one task definition.
+/// The properties of a task that a Workspace sets. Tasks of the same shape share one task
+/// definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TaskShape {
     /// The image with `pulumi`; `None` for the installation's default.
     pub image: Option<String>,
-    /// The architecture, for which every image of the task has to be built; `None` for the installation's default.
+    /// The architecture, for which every image of the task has to be built; `None` for the
+    /// installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
     /// CPU units; a vCPU has 1024. Fargate has it together with [`TaskShape::memory_mib`].
@@ -118,7 +121,8 @@ impl Default for TaskShape {
 }
 
 impl TaskShape {
-    /// Identifies the images of a task, which ECS pulls for one processor. `None` if the shape names none.
+    /// Identifies the images of a task, which ECS pulls for one processor. `None` if the shape
+    /// names none.
     #[must_use]
     pub fn images(&self, default_image: &str) -> Option<String> {
         let names_one = self.image.is_some() || self.init.iter().any(|init| init.image.is_some());
@@ -147,7 +151,8 @@ pub struct InitContainer {
     pub mounts: Vec<Mount>,
 }
 
-/// Where a container mounts a volume of a task. The volume is empty when the task starts, and all containers share it.
+/// Where a container mounts a volume of a task. The volume is empty when the task starts, and all
+/// containers share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
     /// The volume's name: up to 63 of a-z, 0-9 and `-`.
@@ -156,8 +161,9 @@ pub struct Mount {
     pub path: String,
 }
 
-/// The smallest Fargate size with at least this many thousandths of a CPU and bytes of memory, as CPU units and MiB. A missing
-/// value is taken from `default`. `None` if it exceeds Fargate's maximum: 16 vCPU and 120 GiB.
+/// The smallest Fargate size with at least this many thousandths of a CPU and bytes of memory, as
+/// CPU units and MiB. A missing value is taken from `default`. `None` if it exceeds Fargate's
+/// maximum: 16 vCPU and 120 GiB.
 pub(super) fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>, default: DefaultSize) -> Option<(u32, u32)> {
     let cpu = cpu_milli.map_or(u64::from(default.cpu), |milli| milli.saturating_mul(1024).div_ceil(1000));
     let memory = memory_bytes.map_or(u64::from(default.memory_mib), |bytes| bytes.div_ceil(1 << 20));

@@ -1,5 +1,5 @@
-//! The volumes of a pod template in a task. An `emptyDir` is a volume of the task; Secrets, `ConfigMap`s and tokens are files
-//! that the runner writes before Pulumi starts.
+//! The volumes of a pod template in a task. An `emptyDir` is a volume of the task; Secrets,
+//! `ConfigMap`s and tokens are files that the runner writes before Pulumi starts.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -29,7 +29,8 @@ pub struct MountedFiles {
     pub path: String,
     /// The only file or directory of the volume that is mounted.
     pub sub_path: Option<String>,
-    /// The sources of the files, with the mode of those that set none. All mounts of a volume share them.
+    /// The sources of the files, with the mode of those that set none. All mounts of a volume share
+    /// them.
     pub sources: Arc<[(u32, FileSource)]>,
 }
 
@@ -50,7 +51,8 @@ impl MountedFiles {
         })
     }
 
-    /// Returns whether this mount can never have a file of the volume, whatever its objects contain.
+    /// Returns whether this mount can never have a file of the volume, whatever its objects
+    /// contain.
     fn is_always_empty(&self) -> bool {
         let is_elsewhere = |source: &FileSource| match source {
             FileSource::Secret(object) | FileSource::ConfigMap(object) => {
@@ -191,7 +193,8 @@ impl<'a> Volumes<'a> {
         }
     }
 
-    /// The mounts of the container `pulumi`, and the files at them. `at` is the field with the container.
+    /// The mounts of the container `pulumi`, and the files at them. `at` is the field with the
+    /// container.
     pub(super) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
         let (mut own, mut mounted) = (Vec::new(), Vec::new());
         for Place { at, mount: VolumeMount { name, mount_path: path, sub_path, .. }, files } in self.places(at, mounts)? {

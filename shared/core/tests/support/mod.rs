@@ -82,7 +82,8 @@ pub fn snapshot(stack: Stack) -> Snapshot {
     }
 }
 
-/// `lastUpdate` after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
+/// `lastUpdate` after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds`
+/// ago.
 pub fn last_update(state: LastUpdateState, failures: i64, seconds: i64) -> LastUpdate {
     LastUpdate {
         name: "shop-000".into(),

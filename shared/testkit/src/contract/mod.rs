@@ -1,8 +1,9 @@
-//! The guarantees of the ports, as cases that hold for every implementation. [`crate::World`] runs them in this crate's tests;
-//! the crate `driftless-tests` runs them with the real adapters on moto, the local Fargate and a real API server. A case has the
-//! name of its guarantee.
+//! The guarantees of the ports, as cases that hold for every implementation. [`crate::World`] runs
+//! them in this crate's tests; the crate `driftless-tests` runs them with the real adapters on
+//! moto, the local Fargate and a real API server. A case has the name of its guarantee.
 //!
-//! A fixture is an implementation together with abilities of its surroundings, such as making ECS forget a task.
+//! A fixture is an implementation together with abilities of its surroundings, such as making ECS
+//! forget a task.
 
 use std::fmt;
 

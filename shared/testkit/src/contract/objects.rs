@@ -18,7 +18,8 @@ pub trait Fixture {
     /// The time by the clock of the bucket.
     fn now(&self) -> Timestamp;
 
-    /// Archives an object, as a lifecycle rule of the bucket does: S3 lists it but does not return its content.
+    /// Archives an object, as a lifecycle rule of the bucket does: S3 lists it but does not return
+    /// its content.
     fn archive(&self, key: &str) -> impl Future<Output = Result<()>>;
 }
 

@@ -1,4 +1,5 @@
-//! Fargate's own addresses for tasks: ECS at 169.254.170.2, and S3 by its name in the Region, with TLS.
+//! Fargate's own addresses for tasks: ECS at 169.254.170.2, and S3 by its name in the Region, with
+//! TLS.
 
 use std::{
     fs, io,
@@ -40,8 +41,9 @@ pub struct Own {
 }
 
 impl Own {
-    /// Takes the addresses, if this machine (or network namespace) has that of ECS and no other world uses it. Nothing adds it to the
-    /// machine, because a machine on AWS may have its own credentials there.
+    /// Takes the addresses, if this machine (or network namespace) has that of ECS and no other
+    /// world uses it. Nothing adds it to the machine, because a machine on AWS may have its own
+    /// credentials there.
     pub async fn claim(dirs: &Dirs, region: &str) -> Result<Option<Self>> {
         let Ok(ecs) = TcpListener::bind((ECS, 80)).await else { return Ok(None) };
         let folder = dirs.create("fargate")?;
@@ -63,8 +65,8 @@ fn acceptor(certificates: &Certificates) -> Result<TlsAcceptor> {
     Ok(Arc::new(config).into())
 }
 
-/// The head and the body of an answer are two writes. Without this, the second waits for the caller's acknowledgement of the first,
-/// which takes 40 ms.
+/// The head and the body of an answer are two writes. Without this, the second waits for the
+/// caller's acknowledgement of the first, which takes 40 ms.
 pub fn send_at_once(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::warn!(%error, "a connection stays slow");

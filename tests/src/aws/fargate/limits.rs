@@ -1,5 +1,6 @@
-//! The memory and the processor time of a task: as limits that the kernel enforces, if this process may create cgroups. Otherwise
-//! this module watches the memory itself, and the processor time has no limit.
+//! The memory and the processor time of a task: as limits that the kernel enforces, if this process
+//! may create cgroups. Otherwise this module watches the memory itself, and the processor time has
+//! no limit.
 
 use std::{
     fs,
@@ -56,8 +57,8 @@ impl Limits {
         groups.map(|group| group.0.join("cgroup.procs").display().to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns when a container is to be killed for its memory, which `memory` measures in bytes. Never returns if the kernel
-    /// enforces the limit.
+    /// Returns when a container is to be killed for its memory, which `memory` measures in bytes.
+    /// Never returns if the kernel enforces the limit.
     pub(super) async fn exceeded(&self, memory: impl Fn() -> u64) {
         let Memory::Watched { bytes, is_exceeded } = &self.memory else { return std::future::pending().await };
         while memory() <= *bytes {
@@ -82,11 +83,13 @@ impl Limits {
 struct Group(PathBuf);
 
 impl Group {
-    /// The cgroup of a task for a controller. The files of its limit, in versions 1 and 2, have these values.
+    /// The cgroup of a task for a controller. The files of its limit, in versions 1 and 2, have
+    /// these values.
     fn new(controller: &str, task: &str, [v1, v2]: &[(&str, String); 2]) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        // Version 1 allows one below that of this process. In version 2 a cgroup with processes can have children only if it is
-        // the root, in which all may be created; the controllers share one folder.
+        // Version 1 allows one below that of this process. In version 2 a cgroup with processes can
+        // have children only if it is the root, in which all may be created; the controllers share
+        // one folder.
         let (parent, (file, value)) = match own.lines().find_map(|line| path_of_v1(line, controller)) {
             Some(path) => (format!("/sys/fs/cgroup/{controller}{path}"), v1),
             None => ("/sys/fs/cgroup".into(), v2),
@@ -107,7 +110,8 @@ impl Drop for Group {
     }
 }
 
-/// The path of a controller of version 1 in a line of `/proc/self/cgroup`, such as `4:memory:/user.slice`.
+/// The path of a controller of version 1 in a line of `/proc/self/cgroup`, such as
+/// `4:memory:/user.slice`.
 fn path_of_v1<'a>(line: &'a str, wanted: &str) -> Option<&'a str> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     controllers.split(',').any(|controller| controller == wanted).then_some(path)

@@ -1,8 +1,10 @@
-//! ECS with Fargate on one machine: the API as botocore's model has it, and tasks that are processes.
+//! ECS with Fargate on one machine: the API as botocore's model has it, and tasks that are
+//! processes.
 //!
-//! A task starts the runner in place of its main container, in its own folder and with only the environment of a real task. The
-//! init container that would install the runner is skipped; the others run before it, one after the other, with the programs of
-//! this machine: there are no images. Volumes are directories of the task. The memory of a task is limited ([`limits`]).
+//! A task starts the runner in place of its main container, in its own folder and with only the
+//! environment of a real task. The init container that would install the runner is skipped; the
+//! others run before it, one after the other, with the programs of this machine: there are no
+//! images. Volumes are directories of the task. The memory of a task is limited ([`limits`]).
 
 mod address;
 mod definition;
@@ -147,7 +149,8 @@ impl Task {
 }
 
 impl Fargate {
-    /// Serves metadata and credentials on `listener`; the API is behind the gate. `files` are those of ECS's own address.
+    /// Serves metadata and credentials on `listener`; the API is behind the gate. `files` are those
+    /// of ECS's own address.
     pub fn start(
         site: Arc<Site>,
         listener: TcpListener,
@@ -274,7 +277,8 @@ impl Fargate {
         Ok(())
     }
 
-    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them start.
+    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them
+    /// start.
     pub fn fail_starts(&self, image: &str, reason: Option<String>) {
         let unpullable = &mut self.state().unpullable;
         match reason {
@@ -293,8 +297,8 @@ impl Fargate {
         self.state().slow.insert(image.into(), pending);
     }
 
-    /// Limits the disk of tasks with a container of this image to this many MiB: their homes, `/tmp` and volumes. 0 removes the
-    /// limit.
+    /// Limits the disk of tasks with a container of this image to this many MiB: their homes,
+    /// `/tmp` and volumes. 0 removes the limit.
     pub fn limit_disk(&self, image: &str, mib: u64) {
         let disks = &mut self.state().disks;
         if mib > 0 {
@@ -304,7 +308,8 @@ impl Fargate {
         };
     }
 
-    /// Shifts the clock of tasks with a container of this image by this many seconds; 0 corrects it. See [`super::wrong_clock`].
+    /// Shifts the clock of tasks with a container of this image by this many seconds; 0 corrects
+    /// it. See [`super::wrong_clock`].
     pub fn set_clock(&self, image: &str, seconds: i64) {
         let clocks = &mut self.state().clocks;
         if seconds == 0 {

@@ -143,7 +143,8 @@ impl Fargate {
     }
 }
 
-/// The earlier answer to this call, while its token is known: for 24 hours, or one hour after its task stopped.
+/// The earlier answer to this call, while its token is known: for 24 hours, or one hour after its
+/// task stopped.
 fn earlier(state: &State, input: &Value) -> Result<Option<Value>, Fault> {
     let now = now();
     let Some(ticket) = input["clientToken"].as_str().and_then(|token| state.tokens.get(token)) else { return Ok(None) };

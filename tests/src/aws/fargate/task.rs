@@ -31,8 +31,8 @@ use crate::{
 const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// A container's own folders, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
-/// Arguments: the files for the process id; the size in MiB of the task's disk, or 0, and its place; the mounts, each with its
-/// path; `--`; the two of [`OWN`]; the program.
+/// Arguments: the files for the process id; the size in MiB of the task's disk, or 0, and its
+/// place; the mounts, each with its path; `--`; the two of [`OWN`]; the program.
 const MOUNT_ALL: &str = r#"
 for processes in $1; do echo $$ > "$processes"; done
 [ "$2" = 0 ] || { /usr/bin/mkdir -p "$3" && /usr/bin/mount -t tmpfs -o "size=$2m" disk "$3" || exit; }
@@ -187,7 +187,8 @@ async fn attend(
         process.signal(Signal::KILL)?;
         return process.wait().await;
     }
-    // Signals only go to the container's first process; its leftovers are killed with it, when `process` is dropped.
+    // Signals only go to the container's first process; its leftovers are killed with it, when
+    // `process` is dropped.
     process.signal(Signal::TERM)?;
     advance(fargate, arn, json!({ "lastStatus": "STOPPING" })).await;
     let seconds = container["stopTimeout"].as_u64().unwrap_or(STOP_TIMEOUT_SECONDS);
@@ -234,8 +235,8 @@ fn unpulled(fargate: &Fargate, definition: &Value) -> Option<(String, String)> {
     })
 }
 
-/// Returns whether the execution role can log in to the image's registry: with a secret that the role may read, if one is
-/// required.
+/// Returns whether the execution role can log in to the image's registry: with a secret that the
+/// role may read, if one is required.
 fn may_pull(template: &Template, image: &str, container: &Value) -> bool {
     let wants = image.split_once('/').is_some_and(|(host, _)| host == PRIVATE_REGISTRY);
     let Some(secret) = container["repositoryCredentials"]["credentialsParameter"].as_str() else { return !wants };
@@ -272,7 +273,8 @@ fn in_order(definition: &Value) -> Result<Vec<&Value>> {
     Ok(ordered)
 }
 
-/// A container's command, in its own folder and with a task's environment. That of the main container is the runner.
+/// A container's command, in its own folder and with a task's environment. That of the main
+/// container is the runner.
 fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, limits: &Limits) -> Result<Command> {
     let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
     let folder = if is_main { task.clone() } else { task.join(name(container)) };

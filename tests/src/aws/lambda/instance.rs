@@ -1,4 +1,5 @@
-//! One execution environment: a process with its own Runtime API, because a request to the API does not identify the caller.
+//! One execution environment: a process with its own Runtime API, because a request to the API does
+//! not identify the caller.
 
 use std::{
     collections::BTreeMap,
@@ -128,7 +129,8 @@ impl Instance {
         })
     }
 
-    /// Sends it an event and waits for the response, its end, or the time limit; after the last two it cannot be used again.
+    /// Sends it an event and waits for the response, its end, or the time limit; after the last two
+    /// it cannot be used again.
     pub async fn invoke(&mut self, request: &str, payload: Bytes, limit: Duration) -> Result<Bytes, Failure> {
         let (reply, answer) = oneshot::channel();
         let deadline = now() + limit;

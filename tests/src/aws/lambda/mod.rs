@@ -1,5 +1,5 @@
-//! Lambda: the real function binaries behind the Runtime API, started on demand and kept, up to the concurrency that the template
-//! and the machine allow.
+//! Lambda: the real function binaries behind the Runtime API, started on demand and kept, up to the
+//! concurrency that the template and the machine allow.
 
 mod instance;
 
@@ -143,7 +143,8 @@ impl Lambda {
         Ok(Execution(&self.account))
     }
 
-    /// Invokes a function and waits for a free instance and the response. It does not wait for the account's quota.
+    /// Invokes a function and waits for a free instance and the response. It does not wait for the
+    /// account's quota.
     pub async fn invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
         let host = self.host(function)?;
         let _permit = host.running.acquire().await.map_err(|_| Failure::Init("the world ends".into()))?;
@@ -171,7 +172,8 @@ impl Lambda {
         self.host(function)?.end().await
     }
 
-    /// Changes a variable in every function that has it, as an update of the template's parameters does, once no function runs.
+    /// Changes a variable in every function that has it, as an update of the template's parameters
+    /// does, once no function runs.
     pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
         let has = |host: &&Host| lock(&host.environment).contains_key(variable);
         let hosts: Vec<_> = self.hosts.values().filter(has).collect();
@@ -184,8 +186,8 @@ impl Lambda {
         Ok(())
     }
 
-    /// Shifts the clock of a function by this many seconds, once it does not run, until [`Self::reset`]. See
-    /// [`super::wrong_clock`].
+    /// Shifts the clock of a function by this many seconds, once it does not run, until
+    /// [`Self::reset`]. See [`super::wrong_clock`].
     pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
         let host = self.host(function)?;
         let mut environment = lock(&host.environment).clone();

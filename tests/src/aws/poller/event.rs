@@ -31,8 +31,8 @@ pub fn sqs(messages: &[Message], queue: &str, region: &str) -> Value {
     json!({ "Records": records.collect::<Vec<_>>() })
 }
 
-/// The failed messages of a batch, from the function's response. `null` and an empty list mean none; an unreadable response, or
-/// one that names a message outside the batch, means all.
+/// The failed messages of a batch, from the function's response. `null` and an empty list mean
+/// none; an unreadable response, or one that names a message outside the batch, means all.
 pub fn failures(answer: &[u8], ids: &[&str]) -> HashSet<String> {
     let all = || ids.iter().map(|id| (*id).to_owned()).collect();
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return all() };

@@ -1,5 +1,5 @@
-//! Reads `infra/template.yaml` like AWS, so that the one-machine world has the wiring that AWS is deployed with. An unsupported
-//! resource, property or intrinsic is an error, never skipped.
+//! Reads `infra/template.yaml` like AWS, so that the one-machine world has the wiring that AWS is
+//! deployed with. An unsupported resource, property or intrinsic is an error, never skipped.
 
 mod resolve;
 mod resources;
@@ -163,7 +163,8 @@ impl Template {
         roles.find(|(_, role)| role.arn == arn).ok_or_else(|| Error::new(arn, "no role of the template has this ARN"))
     }
 
-    /// The demand with IAM's facts about its caller: a session of the role, by its logical id and `aws:userid`.
+    /// The demand with IAM's facts about its caller: a session of the role, by its logical id and
+    /// `aws:userid`.
     #[must_use]
     pub fn asked_by(&self, role: &str, userid: &str, demand: &Demand) -> Demand {
         let arn = self.roles.get(role).map_or("", |role| &role.arn);
@@ -191,7 +192,8 @@ impl Template {
         policy::denies(self.policy_of(&demand.resource), Who::Role, demand)
     }
 
-    /// Returns whether a service of AWS may assume a role on behalf of `source`, the ARN of a resource of this account.
+    /// Returns whether a service of AWS may assume a role on behalf of `source`, the ARN of a
+    /// resource of this account.
     #[must_use]
     pub fn trusts(&self, role: &Role, service: &str, source: &str) -> bool {
         let assume = Demand::new("sts:AssumeRole", &role.arn);
@@ -199,7 +201,8 @@ impl Template {
         policy::allows(&role.trust, Who::Service(service), &assume)
     }
 
-    /// Returns whether EKS Pod Identity may assume a role for the pods of a `ServiceAccount`. `cluster` is the cluster's ARN.
+    /// Returns whether EKS Pod Identity may assume a role for the pods of a `ServiceAccount`.
+    /// `cluster` is the cluster's ARN.
     #[must_use]
     pub fn trusts_pod(&self, role: &Role, cluster: &str, namespace: &str, account: &str) -> bool {
         ["sts:AssumeRole", "sts:TagSession"].iter().all(|action| {

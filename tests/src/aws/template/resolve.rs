@@ -1,4 +1,5 @@
-//! The template language's intrinsics, with every resource's name, URL and ARN as in one account and Region.
+//! The template language's intrinsics, with every resource's name, URL and ARN as in one account
+//! and Region.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -47,7 +48,8 @@ impl<'a> Resolver<'a> {
         Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, conditions, resources, open: RefCell::default() })
     }
 
-    /// The value with every intrinsic replaced, and without `AWS::NoValue`. `place` is for error messages.
+    /// The value with every intrinsic replaced, and without `AWS::NoValue`. `place` is for error
+    /// messages.
     pub(super) fn resolve(&self, place: &str, value: &Value) -> Result<Value, Error> {
         match value {
             Value::Array(items) => {

@@ -388,7 +388,8 @@ impl Raw {
     }
 }
 
-/// The queue's policy must allow the deliveries of S3 and of rules; AWS refuses the former and drops the latter.
+/// The queue's policy must allow the deliveries of S3 and of rules; AWS refuses the former and
+/// drops the latter.
 fn check_deliveries(template: &Template) -> Result<(), Error> {
     let may_send = |service: &str, source: &str, queue: &str| {
         let demand =
@@ -425,7 +426,8 @@ fn named(template: &Template, place: &str, function: &str) -> Result<String, Err
     found.ok_or_else(|| Error::new(place, format!("no function of the template is {function}")))
 }
 
-/// The function's own policy must allow its events and URLs; AWS drops the former and refuses the latter.
+/// The function's own policy must allow its events and URLs; AWS drops the former and refuses the
+/// latter.
 fn permitted(
     template: &Template,
     permissions: &[raw::Permission],
@@ -518,7 +520,8 @@ fn rate(id: &str, text: &str) -> Result<Duration, Error> {
     seconds.map(Duration::from_secs).ok_or_else(|| Error::new(id, format!("{text} is no rate that is known here")))
 }
 
-/// A queue's properties as attributes in the form of SQS: scalars as text, the redrive policy as JSON.
+/// A queue's properties as attributes in the form of SQS: scalars as text, the redrive policy as
+/// JSON.
 fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, Error> {
     const KNOWN: [&str; 7] = [
         "FifoQueue",
@@ -540,8 +543,8 @@ fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, 
 }
 
 pub(super) fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
-    // serde_json's message would quote the value, which can be a secret; the name of the resource and the kind of error are
-    // enough.
+    // serde_json's message would quote the value, which can be a secret; the name of the resource
+    // and the kind of error are enough.
     serde_json::from_value(properties).map_err(|error| {
         let words = error.to_string();
         let names_a_field = ["unknown field", "missing field", "unknown variant"].iter().any(|start| words.starts_with(start));

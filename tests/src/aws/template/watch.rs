@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{Error, shapes as raw};
 
-/// A metric that is read. For a search only the dimensions' names are known: their values are empty then.
+/// A metric that is read. For a search only the dimensions' names are known: their values are empty
+/// then.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric {
     /// The namespace.
@@ -101,7 +102,8 @@ pub(super) fn dashboard(id: &str, body: &str) -> Result<Dashboard, Error> {
     Ok(Dashboard { metrics })
 }
 
-/// The metrics of `SEARCH('{namespace,dimensions} MetricName="name"', …` in an expression; there may be none.
+/// The metrics of `SEARCH('{namespace,dimensions} MetricName="name"', …` in an expression; there
+/// may be none.
 fn searched(expression: &str) -> Result<Vec<Metric>, String> {
     let search = |text: &str| {
         let (schema, rest) = text.strip_prefix("'{")?.split_once("} MetricName=\"")?;

@@ -1,5 +1,5 @@
-//! The guarantees of the AWS ports, checked for the adapters on moto and the local Fargate. [`driftless_testkit::World`] has the
-//! same.
+//! The guarantees of the AWS ports, checked for the adapters on moto and the local Fargate.
+//! [`driftless_testkit::World`] has the same.
 
 use anyhow::{Context as _, Result};
 use aws_sdk_s3::types::StorageClass;

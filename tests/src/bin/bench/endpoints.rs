@@ -1,5 +1,6 @@
-//! All servers of a function and a runner at one address: a Kubernetes API server with sources, the Service with their archives,
-//! S3, SQS, the secret with the kubeconfig, and the endpoints that ECS gives a task.
+//! All servers of a function and a runner at one address: a Kubernetes API server with sources, the
+//! Service with their archives, S3, SQS, the secret with the kubeconfig, and the endpoints that ECS
+//! gives a task.
 
 use std::{
     collections::BTreeMap,
@@ -59,8 +60,9 @@ pub struct Archive {
 }
 
 impl Endpoints {
-    /// With `moto`, it stores the objects, and requests are only counted on their way. Without it, objects are counted and,
-    /// except for outcomes, dropped, so that only the function is measured.
+    /// With `moto`, it stores the objects, and requests are only counted on their way. Without it,
+    /// objects are counted and, except for outcomes, dropped, so that only the function is
+    /// measured.
     pub async fn start(moto: Option<String>) -> Result<Self> {
         let state = Arc::new(Shared {
             address: Mutex::default(),

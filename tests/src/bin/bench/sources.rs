@@ -1,5 +1,5 @@
-//! From an archive to a tree in the bucket, and from there to a directory: the deployed binaries beside `tar` and beside a Go
-//! consumer of Flux.
+//! From an archive to a tree in the bucket, and from there to a directory: the deployed binaries
+//! beside `tar` and beside a Go consumer of Flux.
 
 use std::{
     ffi::OsStr,
@@ -287,8 +287,8 @@ impl Bench<'_> {
         Ok(begin.elapsed())
     }
 
-    /// A tree like that of a repository: directories with directories and files, one of which has a directory's name and an
-    /// extension.
+    /// A tree like that of a repository: directories with directories and files, one of which has a
+    /// directory's name and an extension.
     fn archive(&self, name: &str, content: impl Fn(usize) -> String) -> Result<Archive> {
         let tree = self.scratch.join(name);
         fs::create_dir_all(tree.join("services"))?;
@@ -313,7 +313,8 @@ impl Bench<'_> {
     }
 }
 
-/// Makes the fetcher fetch a source, which must succeed. Returns the time from the event to the response.
+/// Makes the fetcher fetch a source, which must succeed. Returns the time from the event to the
+/// response.
 async fn fetch(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> Result<Duration> {
     let (took, outcome) = fetched(fetcher, endpoints, name).await?;
     let failure = outcome.failure.map(|failure| failure.message);

@@ -1,4 +1,5 @@
-//! One sweep of a cluster with many Stacks, in the real API server, beside the same lists read and dropped.
+//! One sweep of a cluster with many Stacks, in the real API server, beside the same lists read and
+//! dropped.
 
 use std::{
     collections::BTreeSet,
@@ -193,7 +194,8 @@ impl Bench {
         Ok(())
     }
 
-    /// The time and the size of the answer that has all Stacks for the page of `kubectl driftless ui`.
+    /// The time and the size of the answer that has all Stacks for the page of `kubectl driftless
+    /// ui`.
     async fn fleet(&self, size: usize) -> Result<(Duration, u64)> {
         let binary = std::env::current_exe()?.with_file_name("kubectl-driftless");
         let mut command = Command::new(&binary);

@@ -57,7 +57,8 @@ const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// A run: the time of its runner, what the machine received from the network, and how often `pulumi` was started.
+/// A run: the time of its runner, what the machine received from the network, and how often
+/// `pulumi` was started.
 struct Run {
     took: Duration,
     received: u64,
@@ -68,7 +69,8 @@ struct Run {
 /// The bucket of the state.
 const STATE: &str = "bench-state";
 
-/// The runs of programs with packages, where their language hosts are on this machine, and the calls of a backend in S3.
+/// The runs of programs with packages, where their language hosts are on this machine, and the
+/// calls of a backend in S3.
 pub async fn measure(world: &World) -> Result<()> {
     let handle = Handle::open(&world.env_file()).await?;
     backend_calls(&handle).await?;
@@ -84,7 +86,8 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Counts the calls of S3 that Pulumi itself makes in a run without a change, whose state is in a bucket.
+/// Counts the calls of S3 that Pulumi itself makes in a run without a change, whose state is in a
+/// bucket.
 async fn backend_calls(handle: &Handle) -> Result<()> {
     let team = handle.namespace("backend").await?;
     let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];

@@ -62,8 +62,8 @@ impl Ledger {
         });
     }
 
-    /// Records that an operation is interrupted, because its task is stopped or its plan is stale: no retry
-    /// that is counted follows.
+    /// Records that an operation is interrupted, because its task is stopped or its plan is stale:
+    /// no retry that is counted follows.
     pub(in super::super) fn interrupt(&mut self, uid: &Uid) {
         let taken_away = self.reclaimed.contains(uid);
         if let Some(run) = self.runs.get_mut(uid) {

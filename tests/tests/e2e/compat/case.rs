@@ -23,14 +23,15 @@ use tokio::time::sleep;
 
 use super::history::{History, kstatus};
 
-/// The time limit of a step. A failed run is retried after 90 s at most, and others run at the same time.
+/// The time limit of a step. A failed run is retried after 90 s at most, and others run at the same
+/// time.
 const STEP: Duration = Duration::from_mins(10);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 
 const FINALIZER: &str = "finalizer.stack.pulumi.com";
 
-/// A case. In its texts `$SELF` is its name, `$NAMESPACE` its namespace, `$STATE` the folder that is the backend, `$FILES` the
-/// folder for the files that its programs write.
+/// A case. In its texts `$SELF` is its name, `$NAMESPACE` its namespace, `$STATE` the folder that
+/// is the backend, `$FILES` the folder for the files that its programs write.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Case {
@@ -50,12 +51,13 @@ pub struct Step {
     seconds: u64,
     /// Files to write, or to remove.
     files: BTreeMap<String, Option<String>>,
-    /// Objects to apply, with their status. A Stack's spec is merged over the usual one. `$STACK_UID` and `$WORKSPACE_UID` are
-    /// those of the case's own objects.
+    /// Objects to apply, with their status. A Stack's spec is merged over the usual one.
+    /// `$STACK_UID` and `$WORKSPACE_UID` are those of the case's own objects.
     objects: Vec<Value>,
     /// The Program with the case's name.
     program: Option<Value>,
-    /// In the first such step the Stack's spec, merged over the usual one; then a merge patch of it.
+    /// In the first such step the Stack's spec, merged over the usual one; then a merge patch of
+    /// it.
     stack: Option<Value>,
     /// The same for the Stack's metadata.
     metadata: Option<Value>,
@@ -66,16 +68,17 @@ pub struct Step {
     pub expect: Expect,
 }
 
-/// The expected state. In texts `…` stands for anything. Fields are named by JSON pointers, in which a word selects the item of a
-/// list that has it as its `type`, `kind` or `name`; null means that the field is absent.
+/// The expected state. In texts `…` stands for anything. Fields are named by JSON pointers, in
+/// which a word selects the item of a list that has it as its `type`, `kind` or `name`; null means
+/// that the field is absent.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
     /// The Stack is Ready and no run is live.
     pub ready: bool,
-    /// Reason and message of the condition `Stalled`. A state that lasts only seconds may be over when the test reads it: any
-    /// version of the Stack since the actions may have it, if `stack` is true of the same version. Everything else must be true
-    /// now.
+    /// Reason and message of the condition `Stalled`. A state that lasts only seconds may be over
+    /// when the test reads it: any version of the Stack since the actions may have it, if `stack`
+    /// is true of the same version. Everything else must be true now.
     pub stalled: Option<(String, String)>,
     /// Reason and message of the condition `Reconciling`, in the same way.
     pub reconciling: Option<(String, String)>,
@@ -126,7 +129,8 @@ impl Case {
         Ok(())
     }
 
-    /// Polls until the state is as expected, now or, for a transient state, in one of the Stack's versions that count.
+    /// Polls until the state is as expected, now or, for a transient state, in one of the Stack's
+    /// versions that count.
     pub async fn until(
         &self,
         team: &Namespace<'_>,

@@ -34,7 +34,8 @@ impl History {
         Ok(history)
     }
 
-    /// Records until that is impossible, or until a version has a forbidden state. Returns the reason.
+    /// Records until that is impossible, or until a version has a forbidden state. Returns the
+    /// reason.
     pub async fn record(&self) -> Error {
         loop {
             let ended = match self.watch().await {
@@ -107,7 +108,8 @@ fn version(stack: &Stack) -> Result<u64> {
     Ok(stack.resource_version().context("a Stack without a version")?.parse()?)
 }
 
-/// Checks that at most one of `Reconciling` and `Stalled` exists, that `Ready` always does, and that each has PKO's form.
+/// Checks that at most one of `Reconciling` and `Stalled` exists, that `Ready` always does, and
+/// that each has PKO's form.
 pub fn kstatus(stack: &Stack) -> Result<()> {
     let Some(status) = stack.status.as_ref().filter(|status| !status.conditions.is_empty()) else { return Ok(()) };
     let found: BTreeMap<_, _> = status

@@ -1,4 +1,5 @@
-//! The behaviour of the Pulumi Kubernetes Operator, row by row: the cases in `cases`, and the page that describes them.
+//! The behaviour of the Pulumi Kubernetes Operator, row by row: the cases in `cases`, and the page
+//! that describes them.
 
 mod case;
 mod history;
@@ -34,7 +35,8 @@ const RUNS: &str = include_str!("cases/runs.yaml");
 const DELETION: &str = include_str!("cases/deletion.yaml");
 const TIME: &str = include_str!("cases/time.yaml");
 
-/// The number of concurrent cases that start tasks: the machine has few cores, and other tests run too.
+/// The number of concurrent cases that start tasks: the machine has few cores, and other tests run
+/// too.
 const SIDE_BY_SIDE: usize = 5;
 /// A Stack may be reconciled once more just after its state was seen.
 const STILL: Duration = Duration::from_secs(20);
@@ -142,8 +144,8 @@ fn cases(team: &Namespace<'_>, text: &str) -> Result<Vec<Case>> {
     case::read(text, &team.name, &team.state()?, team.file("")?.trim_end_matches('/'))
 }
 
-/// Runs cases in their own namespace and checks the state afterwards. Everything is deleted, whatever the result, because it
-/// would keep the world busy.
+/// Runs cases in their own namespace and checks the state afterwards. Everything is deleted,
+/// whatever the result, because it would keep the world busy.
 async fn group(
     namespace: &str,
     text: &str,
@@ -180,7 +182,8 @@ fn report(failed: &[String], of: usize) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("{} of {of} cases failed\n\n{}", failed.len(), failed.join("\n\n")) }
 }
 
-/// Checks that the settled state is unchanged, with this number of Updates or the earlier one; `kubectl` agrees.
+/// Checks that the settled state is unchanged, with this number of Updates or the earlier one;
+/// `kubectl` agrees.
 async fn settled(team: &Namespace<'_>, cases: &[Case], updates: Option<usize>) -> Result<()> {
     let mut failed = Vec::new();
     let (mut ready, mut stalled) = (Vec::new(), Vec::new());
@@ -210,7 +213,8 @@ async fn kubectl_wait(team: &Namespace<'_>, condition: &str, stacks: &[&str]) ->
     }
     let kubectl = Path::new(team.world.get("WORLD_TOOLS")?).join("kubectl");
     let mut kubectl = tokio::process::Command::new(kubectl);
-    // kubectl watches one Stack after the other, which took longer than 20 s for all of them on a busy machine.
+    // kubectl watches one Stack after the other, which took longer than 20 s for all of them on a
+    // busy machine.
     kubectl.args(["wait", "--timeout=180s", "--namespace", &team.name, &format!("--for=condition={condition}")]);
     kubectl
         .args(stacks.iter().map(|stack| format!("stacks.pulumi.com/{stack}")))

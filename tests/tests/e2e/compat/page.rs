@@ -29,7 +29,8 @@ const TESTS: [(&str, &str); 24] = [
     ("languages", include_str!("../languages.rs")),
     ("logs", include_str!("../logs.rs")),
     ("main_path", include_str!("../main_path.rs")),
-    // No run can show this: a task has no Pod Identity, no webhook and no network of the cluster. The doctor reports it.
+    // No run can show this: a task has no Pod Identity, no webhook and no network of the cluster.
+    // The doctor reports it.
     ("migrate", include_str!("../../../../infra/doctor/src/migrate.rs")),
     ("migration", include_str!("../migration.rs")),
     ("outputs", include_str!("../outputs.rs")),
@@ -65,7 +66,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The paths of a schema's fields: `.` for a field, `[]` for an item of a list, `{}` for a value of a map.
+/// The paths of a schema's fields: `.` for a field, `[]` for an item of a list, `{}` for a value of
+/// a map.
 fn paths(schema: &Value, at: &str, found: &mut BTreeSet<String>) {
     if !at.is_empty() {
         found.insert(at.to_owned());

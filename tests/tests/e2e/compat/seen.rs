@@ -1,5 +1,6 @@
-//! What the commands that only read say about the Stacks of the table: what the Stacks themselves say, and about those that are refused
-//! the exact words. The commands run in this process, because each process costs more than its command.
+//! What the commands that only read say about the Stacks of the table: what the Stacks themselves
+//! say, and about those that are refused the exact words. The commands run in this process, because
+//! each process costs more than its command.
 
 use std::{env, fs, process::ExitCode, time::Duration};
 
@@ -96,16 +97,16 @@ pub async fn is_seen(team: &Namespace<'_>, case: &Case) -> Result<()> {
     .await
 }
 
-/// Fails unless an explanation has the reason and the message of the Stack's condition, decided from what a user may read, and the time
-/// of the next reconciliation. It was made after `before`.
+/// Fails unless an explanation has the reason and the message of the Stack's condition, decided
+/// from what a user may read, and the time of the next reconciliation. It was made after `before`.
 fn is_explained(stack: &Stack, explanation: &Value, before: Timestamp) -> Result<()> {
     let said = [&explanation["reason"], &explanation["message"]].map(|text| text.as_str().unwrap_or_default());
     match condition(stack) {
         Some((_, reason, message)) => ensure!(said == [&reason, &message], "{explanation}, not {reason}: {message}"),
         None => ensure!(said[0] == rest(stack), "{explanation}, not {}", rest(stack)),
     }
-    // Only Driftless knows how a fetch ended. All else that may keep a Stack is in objects, and an explanation that repeats the status
-    // explains nothing.
+    // Only Driftless knows how a fetch ended. All else that may keep a Stack is in objects, and an
+    // explanation that repeats the status explains nothing.
     let is_of_fetch =
         explanation["unknown"].as_array().is_some_and(|unknown| unknown.iter().any(|fact| fact == "fetch" || fact == "git"));
     let may_repeat = is_of_fetch && ["SourceUnavailable", "StackProcessing"].contains(&said[0]);
@@ -182,7 +183,8 @@ fn objects(tree: &Value, kind: &str) -> Vec<String> {
     own.into_iter().chain(below).collect()
 }
 
-/// Fails unless `diff` names runs of the Stack, and its exit code is that of the differences which are left.
+/// Fails unless `diff` names runs of the Stack, and its exit code is that of the differences which
+/// are left.
 fn differs(stack: &Stack, updates: &[Update], Printed { text, code }: &Printed) -> Result<()> {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let has_run =

@@ -13,7 +13,8 @@ use crate::{
     world::{alone, nothing_was_given_up, shared},
 };
 
-/// A clock that is slow, as after a machine was asleep: by less than the tolerance of AWS signatures and the start of a task.
+/// A clock that is slow, as after a machine was asleep: by less than the tolerance of AWS
+/// signatures and the start of a task.
 const BEHIND: i64 = -240;
 /// A clock that is fast: by less than a function's time limit, whose end it gets as a time.
 const AHEAD: i64 = 20;

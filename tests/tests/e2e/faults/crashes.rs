@@ -1,4 +1,5 @@
-//! Functions that are killed at a call of AWS, before or after it is carried out, at each step of a run.
+//! Functions that are killed at a call of AWS, before or after it is carried out, at each step of a
+//! run.
 
 use std::{
     cell::{Cell, RefCell},
@@ -44,7 +45,8 @@ use When::{After, Before};
 /// A role, a call and its subject: the first such call is the function's last.
 type Step = (&'static str, &'static str, String);
 
-/// Until a Stack has an Update. A message of the fetcher is delivered three times, any other five times.
+/// Until a Stack has an Update. A message of the fetcher is delivered three times, any other five
+/// times.
 fn of_stack(when: When, namespace: &str, stack: &str) -> Vec<Step> {
     let about = |kind: &str, end: &str| format!("{kind}*{namespace}*{stack}{end}");
     let tree = |object: &str| format!("/{namespace}/program.{stack}/*/{object}");
@@ -159,7 +161,8 @@ async fn functions_that_are_killed_at_any_step_leave_each_run_done_once() -> Res
 
 async fn killed(team: &Namespace<'_>, kills: &Kills<'_>) -> Result<()> {
     let repository = begin_pushed(team).await?;
-    // One after the other: a message in a batch with those of a killed function counts as delivered as often.
+    // One after the other: a message in a batch with those of a killed function counts as delivered
+    // as often.
     for (stack, when) in [("before", Before), ("after", After)] {
         run(team, kills, stack, when).await?;
     }
@@ -176,7 +179,8 @@ async fn run(team: &Namespace<'_>, kills: &Kills<'_>, stack: &str, when: When) -
     let secret = format!("of-{stack}");
     let more = format!("    TOKEN: {{ type: Secret, secret: {{ name: {secret}, key: token }} }}\n  destroyOnFinalize: true\n");
     team.apply_stack_as(stack, stack, "{}", Source::Program(stack), &more).await?;
-    // A first launch that is still on its way would fill the task's folder before the kills are armed.
+    // A first launch that is still on its way would fill the task's folder before the kills are
+    // armed.
     let update = ready::until(&format!("{stack} has an Update that waits"), RUN, async || {
         let update = team.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))?;
         ensure!(ours(&update).waiting_for.is_some(), "{:?}", update.status);
@@ -225,8 +229,8 @@ async fn launch(team: &Namespace<'_>, update: &Update) -> Result<()> {
     Ok(())
 }
 
-/// Checks that one task ran. The claim, the slot and the secrets of a Stack's one run are gone before its Update is complete, which
-/// the Stack does not wait for.
+/// Checks that one task ran. The claim, the slot and the secrets of a Stack's one run are gone
+/// before its Update is complete, which the Stack does not wait for.
 async fn nothing_is_held(team: &Namespace<'_>, stack: &str) -> Result<()> {
     let update = team.updates(stack).await?.pop().context("an Update")?.name_any();
     let update = wait(team, &update, "to be complete", Update::is_complete).await?;
@@ -255,7 +259,8 @@ async fn begin_pushed(team: &Namespace<'_>) -> Result<Repository> {
     Ok(repository)
 }
 
-/// The webhook is killed before it sends hints, and then after that: the sender repeats the push until it has an answer.
+/// The webhook is killed before it sends hints, and then after that: the sender repeats the push
+/// until it has an answer.
 async fn push_again(team: &Namespace<'_>, kills: &Kills<'_>, repository: &Repository) -> Result<()> {
     team.ready_after("pushed", 1).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("pushed.txt", "one", "")?);
@@ -288,7 +293,8 @@ async fn sweep(world: &Handle, kills: &Kills<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A deleted Stack is destroyed and released, although the reconciler is killed when it removes the finalizer.
+/// A deleted Stack is destroyed and released, although the reconciler is killed when it removes the
+/// finalizer.
 async fn destroy(team: &Namespace<'_>, kills: &Kills<'_>) -> Result<()> {
     for stack in team.stacks().await? {
         let (name, uid) = (stack.name_any(), stack.uid().context("a uid")?);

@@ -25,7 +25,8 @@ async fn full_disk_names_the_field_and_a_larger_one_recovers() -> Result<()> {
     let team = world.namespace("full-disk").await?;
     world.control.limit_disk(IMAGE, MIB).await?;
     let template = format!("  workspaceTemplate: {{ spec: {{ image: {IMAGE:?} }} }}\n");
-    // One has a source that does not fit; the program of the other fills the disk, which Pulumi and the runner need too.
+    // One has a source that does not fit; the program of the other fills the disk, which Pulumi and
+    // the runner need too.
     let large = "0123456789abcdef".repeat(3 << 16);
     let repository = world.git.create(&team.name).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("source.txt", "one", "")?);

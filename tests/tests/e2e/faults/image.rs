@@ -12,8 +12,9 @@ use crate::{
     world::{nothing_was_given_up, shared},
 };
 
-/// A runtime, a file by which its host knows a program, the file's content, and what the message names: a program of the language, if
-/// the image has the host without the language, as Pulumi's images do. The last runtime has no host at all.
+/// A runtime, a file by which its host knows a program, the file's content, and what the message
+/// names: a program of the language, if the image has the host without the language, as Pulumi's
+/// images do. The last runtime has no host at all.
 const LANGUAGES: [(&str, &str, &str, &str); 6] = [
     ("dotnet", "app.csproj", "<Project />\n", "dotnet"),
     ("go", "go.mod", "module app\n", "go"),

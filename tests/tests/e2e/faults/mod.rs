@@ -1,4 +1,5 @@
-//! Faults of processes, machines and clocks, and their effects on resources, locks, claims, slots and objects.
+//! Faults of processes, machines and clocks, and their effects on resources, locks, claims, slots
+//! and objects.
 
 mod clock;
 mod crashes;

@@ -18,7 +18,8 @@ use crate::{
     world::{alone, looked, nothing_was_given_up, s3, shared},
 };
 
-/// A document of another release: with a field that this one does not know, and with another version.
+/// A document of another release: with a field that this one does not know, and with another
+/// version.
 fn others(document: &[u8]) -> Result<[Vec<u8>; 2]> {
     let with = |field: &str, value: Value| -> Result<_> {
         let mut document: Value = serde_json::from_slice(document)?;
@@ -97,7 +98,8 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
     })
     .await?;
 
-    // The launch record of an interrupted launcher, as one of the other release may leave at the end of an upgrade.
+    // The launch record of an interrupted launcher, as one of the other release may leave at the
+    // end of an upgrade.
     let (by, call, about) = (Some("LauncherRole".to_owned()), "s3 PUT".to_owned(), format!("{uid}/launch"));
     let kill = Outage { by, call, about, percent: 1, status: 503, kills: true, lost: true, ..Outage::default() };
     world.control.outage(&kill).await?;

@@ -48,7 +48,8 @@ async fn stack_of_three_thousand_resources_is_ready_after_one_run() -> Result<()
     nothing_was_given_up(&world).await
 }
 
-/// Cyrillic, Japanese, a combining accent, Arabic, an emoji of two code points, and characters that YAML and shells interpret.
+/// Cyrillic, Japanese, a combining accent, Arabic, an emoji of two code points, and characters that
+/// YAML and shells interpret.
 const TEXT: &str = "Привет, 日本語; e\u{301} مرحبا 👩‍🚀 \"'$(x)`%";
 const DIR: &str = "проект/日本語 🚀";
 

@@ -55,7 +55,8 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     team.wait("late", "to be Ready", is_ready).await?;
     let log = fs::read_to_string(&log)?;
     ensure!(log[said..].contains("too old resource version"), "no watch met a 410: {}", &log[said..]);
-    // Each kind has a watch of its own: a change may reach the Stack by one of them before another watch has begun again.
+    // Each kind has a watch of its own: a change may reach the Stack by one of them before another
+    // watch has begun again.
     ready::until("the forwarder tells of both", ready::START, async || {
         let hints = world.journal(CALLS_LOG, calls, |call| {
             call["caller"].as_str().is_some_and(|caller| caller.ends_with("/driftless-forwarder"))

@@ -35,7 +35,8 @@ pub trait Fixture {
     /// The time by the clock of the API server.
     fn now(&self) -> Timestamp;
 
-    /// Creates a namespace, with this value of the label [`driftless_kubernetes::WATCH`] if there is one.
+    /// Creates a namespace, with this value of the label [`driftless_kubernetes::WATCH`] if there
+    /// is one.
     fn namespace(&self, name: &str, watch: Option<&str>) -> impl Future<Output = Result<()>>;
 
     /// Deletes a namespace, and waits until every object in it is deleted or waits for a finalizer.

@@ -72,7 +72,8 @@ fn every_queue_and_every_function_is_shown_and_alarmed() {
     let shown = |name: &str, dimension: &str| values(&template.dashboards[0].metrics, name, dimension);
     assert_eq!(of("DeadLettersAlarm", "ApproximateNumberOfMessagesVisible", "QueueName"), dead);
     assert_eq!(of("OldMessagesAlarm", "ApproximateAgeOfOldestMessage", "QueueName"), alive);
-    // SQS leaves messages that were received three times out of its metric. Those of `progress` expire before.
+    // SQS leaves messages that were received three times out of its metric. Those of `progress`
+    // expire before.
     let redelivered = template.queues.values().filter(|queue| queue.retention() > queue.visibility());
     let redelivered = redelivered.map(|queue| queue.name.clone()).filter(|name| alive.contains(name)).collect();
     assert_eq!(of("OldMessagesAlarm", "RedeliveredMessageAge", "queue"), redelivered);

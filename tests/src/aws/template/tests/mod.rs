@@ -322,7 +322,8 @@ fn template_manifests_chart_and_bootstrap_name_the_same_objects() {
     for file in ["infra/flux/driftless.yaml", "infra/bootstrap/Pulumi.yaml"] {
         assert!(text(file).contains(&format!("namespace: {namespace}\n")), "{file}");
     }
-    // Flux's key: `make deploy` prints how to create it, the program creates it, and the Provider names it.
+    // Flux's key: `make deploy` prints how to create it, the program creates it, and the Provider
+    // names it.
     assert!(text("infra/kubernetes/flux.yaml").contains("secretRef:\n    name: driftless\n"));
     assert!(text("infra/deploy").contains("--namespace flux-system create secret generic driftless "));
     assert!(

@@ -24,7 +24,8 @@ fn put(template: &Template, key: &str, once: bool) -> Demand {
     if once { demand.with("s3:if-none-match", "*") } else { demand }
 }
 
-/// Returns whether the bucket policy allows this to a principal of the account whose own policy allows every action.
+/// Returns whether the bucket policy allows this to a principal of the account whose own policy
+/// allows every action.
 fn anyone_may(template: &Template, demand: &Demand) -> bool {
     let everything = serde_json::json!({ "Effect": "Allow", "Action": "*", "Resource": "*" });
     let everything: Statement = serde_json::from_value(everything).unwrap();
