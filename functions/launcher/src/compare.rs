@@ -25,15 +25,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 
     /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that
-    /// differs from the last run's or the last plan's. A missing object counts as no change,
+    /// differs from that of the last plan or the last run. A missing object counts as no change,
     /// because a run would only wait for it.
     pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
         let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
         let uid = uid_of(&stack);
-        let read = stack.read_inputs();
-        let (Some(last), None) = (read.first(), &stack.metadata.deletion_timestamp) else { return Ok(()) };
-        let digest = self.digest_now(&stack).await?.unwrap_or_else(|| (*last).to_owned());
-        let changed = read.iter().any(|read| *read != digest);
+        let (Some(last), None) = (stack.read_inputs(), &stack.metadata.deletion_timestamp) else { return Ok(()) };
+        let digest = self.digest_now(&stack).await?.unwrap_or_else(|| last.to_owned());
+        let changed = last != digest;
         let waits_for = if changed { self.pending(&stack).await? } else { None };
         let compared = InputsRead { version: VERSION, digest, at: self.now, waits_for };
         self.objects.write(&keys::inputs(&object.cluster, &uid), &compared).await?;

@@ -55,7 +55,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let name = update.spec.stack_name.as_deref().unwrap_or_default();
         let project = prepared.project.as_ref().map(|project| project.name.as_str());
         let namespace = update.namespace().unwrap_or_default();
-        if let Some(what) = self.demands(hint, &namespace).await? {
+        if let Some(what) = self.demands(&hint.update.cluster, &namespace).await? {
             return Ok(Some(format!(
                 "{what} asks for a plan of each change in the namespace, and an Update by hand has none; use a Stack"
             )));
@@ -74,8 +74,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 
     /// What of the cluster asks for plans in a namespace.
-    async fn demands(&self, hint: &LaunchHint, namespace: &str) -> Result<Option<String>, Error> {
-        let read = driftless_kubernetes::rules_of(self.cluster, PLAN_POLICIES, &hint.update.cluster, namespace).await?;
+    pub(crate) async fn demands(&self, cluster: &str, namespace: &str) -> Result<Option<String>, Error> {
+        let read = driftless_kubernetes::rules_of(self.cluster, PLAN_POLICIES, cluster, namespace).await?;
         let (floor, policies) = match driftless_api::governance(read) {
             Governance::Known { floor, policies } => (floor, policies),
             Governance::Unreadable(why) => return Ok(Some(format!("an unreadable PlanPolicy ({why})"))),

@@ -10,6 +10,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Launcher, Stop, request::Request, spec::StoredTree};
 
+/// The maximum number of packs of a run: each is a process of its own beside the program.
+const MAX_PACKS: usize = 10;
+
 /// The API version of the sources of policy packs.
 const SOURCES: &str = "source.toolkit.fluxcd.io/v1";
 
@@ -36,6 +39,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         for policy in policies {
             if let Err(why) = &policy.rules {
                 return Err(unavailable(format!("PlanPolicy {:?} cannot be read: {why}", policy.name)));
+            }
+            if packs.len() + policy.packs.len() > MAX_PACKS {
+                return Err(unavailable(format!(
+                    "the PlanPolicies that select namespace {:?} have more than {MAX_PACKS} packs, with those of {:?}; merge some of them",
+                    stack.namespace, policy.name
+                )));
             }
             for PolicyPack { name, kind, namespace, source, digest, dir } in policy.packs {
                 let mut pack = RunPack { policy: policy.name.clone(), name, dir, manifest_sha256: String::new() };

@@ -43,7 +43,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
     /// Has the inputs of a Stack compared with those of its last run and its last plan, if one of
     /// them read any.
     async fn compare_inputs(&self, hint: &Hint, stack: &Stack) -> Result<(), Error> {
-        if !stack.read_inputs().is_empty() {
+        if stack.read_inputs().is_some() {
             self.launch(hint, stack_key(&hint.object, &stack.name_any())).await?;
         }
         Ok(())

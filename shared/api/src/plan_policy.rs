@@ -37,7 +37,8 @@ pub struct PlanPolicySpec {
     /// Namespaces whose Stacks the rules are for; all without it. A selector without a term selects
     /// all, too.
     pub namespace_selector: Option<NamespaceSelector>,
-    /// Policy packs of Pulumi that each preview and update of the Stacks is held to.
+    /// Policy packs of Pulumi that each plan of an update of the Stacks, and the update itself, is
+    /// held to.
     #[schemars(length(max = MAX_PACKS))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policy_packs: Vec<PlanPolicyPack>,

@@ -73,6 +73,19 @@ fn invalid_annotation_is_refused_and_the_stack_stays_guarded() {
     }
 }
 
+#[test]
+fn plan_refreshes_as_the_run_that_applies_it() {
+    for (template, refreshes) in [(json!({ "refresh": true }), true), (json!({ "refresh": false }), false), (json!({}), false)] {
+        let stack = stack(&json!({ names::APPROVAL: "required" }), &template);
+        assert_eq!(CoreStack::from(&stack).spec.refresh, refreshes, "{template}");
+        // Drift that is to be fixed demands a refresh.
+        for refresh in [false, true] {
+            let proposal = Update::of_proposal(&stack, &NewUpdate { refresh, ..new(None) });
+            assert_eq!(proposal.spec.refresh, Some(refresh), "{template}");
+        }
+    }
+}
+
 fn new(plan: Option<&str>) -> NewUpdate {
     let stack = stack(&json!({}), &json!({}));
     NewUpdate {

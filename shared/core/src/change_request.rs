@@ -14,10 +14,10 @@ use crate::{
 pub struct ChangeRequest(pub u32);
 
 impl ChangeRequest {
-    /// Reads a number; `None` unless the text has only digits and the number is in range.
+    /// Reads a number; `None` unless the text has only digits and the number is in range and not 0.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit())).map(Self)
+        text.parse().ok().filter(|number| *number > 0 && text.bytes().all(|byte| byte.is_ascii_digit())).map(Self)
     }
 }
 
@@ -38,8 +38,8 @@ pub struct PreviewedChange {
 }
 
 impl PreviewedChange {
-    /// The maximum number of resources that a report names.
-    pub const MAX: usize = 10;
+    /// The maximum number of resources that a report names: one more than a message does.
+    pub const MAX: usize = 4;
 
     /// Returns as much as is kept of a report's list.
     #[must_use]

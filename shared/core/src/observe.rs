@@ -91,7 +91,12 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let (event_type, reason, note) = if outcome.succeeded && run.adopts && !is_empty {
         let note = "Adopted drift: the state is as the live resources; the next update changes them to what the program says";
         (EventType::Normal, EventReason::DriftAdopted, note.into())
-    } else if let Some(found) = outcome.previewed.as_ref().filter(|_| outcome.succeeded && run.operation == Operation::Preview) {
+    } else if let Some(found) = outcome
+        .previewed
+        .as_ref()
+        // Other Stacks keep PKO's message, by which Alerts select Events.
+        .filter(|_| outcome.succeeded && run.operation == Operation::Preview && stack.change_request.is_some())
+    {
         (EventType::Normal, EventReason::StackCreated, format!("Preview succeeded: {}", preview_summary(found)))
     } else if outcome.succeeded {
         (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())

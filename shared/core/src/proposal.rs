@@ -83,13 +83,14 @@ impl Wish {
     /// inputs.
     pub(crate) fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
         let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
-        let known = || before.and_then(|before| before.wish.inputs.clone());
+        let has_report = outcome.succeeded || outcome.stale;
+        let known = || before.filter(|_| !has_report).and_then(|before| before.wish.inputs.clone());
         Self {
             operation,
             commit: if operation == Operation::Destroy { Revision::default() } else { run.commit.clone() },
             generation: run.generation,
             reconcile_request: run.reconcile_request.clone(),
-            refresh: run.refresh,
+            refresh: run.refresh && operation == Operation::Up,
             inputs: outcome.inputs.clone().or_else(known).filter(|_| operation == Operation::Up),
         }
     }

@@ -348,6 +348,22 @@ fn secret_that_changes_once_more_gets_its_own_plan() {
 }
 
 #[test]
+fn secret_that_is_gone_gets_one_plan() {
+    let mut next = planned_secret(PlanState::Proposed, "", 5);
+    let planning = plan_of(&next);
+    let run = Run { name: proposed(&planning).unwrap().current.name.clone(), ..run(Operation::Preview) };
+    next.stack.status = planning.status;
+    let outcome = RunOutcome { plan: Some(Box::new(three_created())), inputs: None, ..outcome(true) };
+    next.proposal = RunState::Ended(run, outcome);
+    let waiting = plan_of(&next);
+    assert_eq!(waiting.status.plan.proposal.as_ref().unwrap().wish.inputs, None);
+    next.stack.status = waiting.status;
+    next.proposal = RunState::None;
+    next.inputs.as_mut().unwrap().read = now() + SignedDuration::from_secs(600);
+    assert_eq!(proposed(&plan_at(&next, now() + SignedDuration::from_secs(601))), None);
+}
+
+#[test]
 fn rejected_plan_stalls_until_another_change_is_wanted() {
     let mut stack = waiting(three_created());
     settings(&mut stack).approved = Some(hash_of('a'));

@@ -61,7 +61,9 @@ fn other_runs_and_other_stacks_are_not_shown() {
         let told = told(operation, number, &[found(), outcome(false)]);
         assert!(told.iter().all(|(_, number)| number.is_none()), "{operation:?} {told:?}");
     }
-    assert_eq!(told(Operation::Up, None, &[found()])[0].0, "Successfully updated stack");
+    for operation in [Operation::Up, Operation::Preview] {
+        assert_eq!(told(operation, None, &[found()])[0].0, "Successfully updated stack", "as PKO says it");
+    }
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn change_of_the_number_begins_anew() {
 #[test]
 fn number_of_a_change_request_has_only_digits() {
     assert_eq!(ChangeRequest::parse("4294967295").map(|number| number.to_string()).as_deref(), Some("4294967295"));
-    for bad in ["", "+1", "-1", "1 ", "0x1", "4294967296", "1/../2", "١"] {
+    for bad in ["", "0", "+1", "-1", "1 ", "0x1", "4294967296", "1/../2", "١"] {
         assert_eq!(ChangeRequest::parse(bad), None, "{bad:?}");
     }
 }

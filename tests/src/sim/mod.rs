@@ -57,7 +57,8 @@ fn run(conditions: &Conditions, expected: Option<&str>, traced: bool) -> Ended {
     let mut ended = Machine::new(conditions, traced).run();
     if ended.violation.is_none() && conditions.is_troubled() {
         let untroubled = Machine::new(&conditions.untroubled(), false).run();
-        ended.violation = differs(&ended, &untroubled);
+        let untroubled_fails = untroubled.violation.as_ref().map(|violation| format!("without troubles: {violation}"));
+        ended.violation = untroubled_fails.or_else(|| differs(&ended, &untroubled));
         let is_compared = |name| matches!(untroubled.settled.get(name), Some(Some(_)));
         let settled = ended.settled.iter().filter(|(name, state)| state.is_some() && is_compared(*name));
         ended.stats.compared = settled.count() as u64;

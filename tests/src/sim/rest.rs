@@ -138,6 +138,7 @@ impl Machine {
         let ledger = self.ledger.borrow();
         let settled = outside::stacks(&self.calm).into_iter().map(|stack| {
             let StackStatus { readiness, last_update, outputs, plan, .. } = CoreStack::from(&stack).status;
+            let is_ready = readiness == Some(Readiness::Ready);
             let reason = match &readiness {
                 Some(Readiness::Reconciling { reason, .. } | Readiness::Stalled { reason, .. }) => Some(*reason),
                 Some(Readiness::Ready) | None => None,
@@ -145,7 +146,7 @@ impl Machine {
             let has_failed = last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed);
             let is_by_chance = has_failed || plan.proposal.is_some() || reason == Some(StackReason::PrerequisiteNotSatisfied);
             let last = last_update.map(|last| (last.generation, last.reconcile_request, last.last_successful_commit));
-            let state = format!("{reason:?} {last:?} {:?} {outputs:?}", ledger.secret_of(&uid_of(&stack)));
+            let state = format!("{is_ready} {reason:?} {last:?} {:?} {outputs:?}", ledger.secret_of(&uid_of(&stack)));
             (stack.name_any(), (!is_by_chance).then_some(state))
         });
         settled.collect()

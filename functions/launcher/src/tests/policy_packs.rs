@@ -51,6 +51,27 @@ fn plan(world: &World) -> PlanRequest {
 }
 
 #[test]
+fn run_that_waited_while_a_policy_was_created_is_abandoned() {
+    let created = |seconds: i64| {
+        let world = world("up", &json!({}), &digest('a'));
+        let at = world.now() - jiff::SignedDuration::from_secs(seconds);
+        world.insert(driftless_core::merge(
+            world.object(&key("Update", "n", "u")).unwrap(),
+            &json!({ "metadata": { "creationTimestamp": at.to_string() } }),
+        ));
+        let governed = json!({ "status": { "driftless": { "plan": { "governed": null } } } });
+        world.insert(driftless_core::merge(world.object(&key("Stack", "n", "s")).unwrap(), &governed));
+        reconcile(&world, &hint("u"));
+        world
+    };
+    let world = created(61);
+    assert!(world.live_tasks().is_empty());
+    assert!(refused(&world, "u").contains("requires approvals"));
+    // The reconciler has just read the policies.
+    assert_eq!(created(59).live_tasks().len(), 1);
+}
+
+#[test]
 fn run_gets_the_pack_of_the_digest_and_another_one_is_another_plan() {
     let run = |digit: char, text: &str| {
         let world = world("preview", &json!({ "propose": true }), &digest(digit));

@@ -37,6 +37,12 @@ pub(super) fn unplannable(stack: &Stack) -> Option<String> {
     core::unplannable(TEMPLATE, spec.operation.as_deref())
 }
 
+/// Returns whether updates of a Stack refresh first, as its spec or its template says.
+pub(super) fn refreshes(stack: &Stack) -> bool {
+    let spec = UpdateSpec { refresh: stack.spec.refresh, ..UpdateSpec::default() };
+    update_templated(stack, &spec).1.refresh == Some(true)
+}
+
 /// Merges the Stack's template over a spec. A template that cannot be merged was refused earlier.
 fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
     core::merged(TEMPLATE, spec, stack.spec.update_template.as_ref())
@@ -81,7 +87,11 @@ fn of_terms(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> Update {
     let (metadata, templated) = update_templated(stack, &spec);
     let spec = match terms.template {
         Template::Metadata => spec,
-        Template::AllButOperation => UpdateSpec { driftless: spec.driftless, operation: spec.operation, ..templated },
+        // The flags of a plan are those of the run that applies it, also if that fixes drift.
+        Template::AllButOperation => {
+            let refresh = spec.refresh.or(templated.refresh);
+            UpdateSpec { driftless: spec.driftless, operation: spec.operation, refresh, ..templated }
+        }
         Template::All => UpdateSpec { driftless: spec.driftless, ..templated },
     };
     let mut update = Update::new(&new.current.name, spec);

@@ -5,7 +5,8 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use crate::{
-    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, finalizer, names, uid_of,
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackPlan, StackSpec, WorkspaceReclaimPolicy, finalizer, names,
+    uid_of,
 };
 
 impl From<&Stack> for core::Stack {
@@ -62,13 +63,13 @@ impl Stack {
         }
     }
 
-    /// The digests of what its last plan and its last run read from Secrets and `ConfigMap`s, the
-    /// newest first.
+    /// The digest of what its last plan read from Secrets and `ConfigMap`s, or its last run if no
+    /// plan is newer.
     #[must_use]
-    pub fn read_inputs(&self) -> Vec<&str> {
-        let Some(ours) = self.status.as_ref().and_then(|status| status.driftless.as_ref()) else { return Vec::new() };
-        let planned = ours.plan.as_ref().and_then(|plan| plan.inputs.as_deref());
-        planned.into_iter().chain(ours.inputs.as_deref()).collect()
+    pub fn read_inputs(&self) -> Option<&str> {
+        let ours = self.status.as_ref()?.driftless.as_ref()?;
+        let is_newer = |plan: &&StackPlan| plan.state.as_deref() != Some(core::PlanState::Applied.as_str());
+        ours.plan.as_ref().filter(is_newer).and_then(|plan| plan.inputs.as_deref()).or(ours.inputs.as_deref())
     }
 
     /// Returns whether its changes need an approval: it has the annotation, or had it when no
@@ -103,6 +104,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let workspace = super::workspace::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.old_pulumi = workspace.old_pulumi;
+    spec.refresh = super::run::refreshes(stack);
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     let task = workspace.spec.task(super::workspace::TEMPLATE);
     spec.pod_only = task.pod_only();

@@ -84,7 +84,11 @@ impl Reconciliation<'_> {
             generation: *generation,
             reconcile_request: reconcile_request.clone(),
             refresh: operation == Operation::Up && (spec.refresh || drift::to_remediate(&self.stack).is_some()),
-            inputs: compared.and_then(|inputs| inputs.digest.clone()).or_else(|| planned?.wish.inputs.clone()),
+            inputs: match compared.and_then(|inputs| inputs.digest.clone()) {
+                // Empty if nothing is read any more.
+                Some(digest) => Some(digest).filter(|digest| !digest.is_empty()),
+                None => planned.and_then(|plan| plan.wish.inputs.clone()),
+            },
         }
     }
 
