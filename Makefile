@@ -37,7 +37,7 @@ world: build ## The one-machine world in the foreground; `source target/world/en
 	@cargo run --quiet --locked --bin world
 
 .PHONY: test
-test: ## Every lint, and all tests but arm64, images-test and flux, which build much more. CI runs these beside it.
+test: ## Every lint, and all tests but arm64, cli, images-test and flux, which build much more. CI runs these beside it.
 	@$(MAKE) --jobs=2 --output-sync lint tools
 	@$(MAKE) unit e2e
 

@@ -125,10 +125,11 @@ fn pages_and_comments_fit_their_columns() {
     let files: Vec<&str> = str::from_utf8(&listed.stdout).unwrap().lines().collect();
     assert!(files.len() > 100, "{listed:?}");
     for file in files.into_iter().filter(|file| root.join(file).exists()) {
+        let is_rust = Path::new(file).extension().is_some_and(|extension| extension == "rs");
         let mut is_code = false;
         for (number, line) in (1..).zip(fs::read_to_string(root.join(file)).unwrap().lines()) {
             let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!', ' ']));
-            let Some(text) = (if file.ends_with(".rs") { comment } else { Some(line.trim_start()) }) else {
+            let Some(text) = (if is_rust { comment } else { Some(line.trim_start()) }) else {
                 is_code = false;
                 continue;
             };
