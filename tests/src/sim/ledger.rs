@@ -412,6 +412,13 @@ impl Ledger {
         self.secrets.get(stack_uid)?.as_deref()
     }
 
+    /// Records that a run ends before its operation.
+    pub(super) fn touches_nothing(&mut self, uid: &Uid) {
+        if let Some(run) = self.runs.get_mut(uid) {
+            run.changes = false;
+        }
+    }
+
     /// Records the end of an operation: its report, or that it was killed.
     pub(super) fn end_operation(&mut self, uid: &Uid, reported: Option<(bool, u32)>) {
         let succeeded = reported.map(|(succeeded, _)| succeeded);

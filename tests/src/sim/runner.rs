@@ -285,6 +285,9 @@ impl Runner {
         let target = pulumi_stack(&spec.stack);
         let plan = spec.plan.as_ref().map(|request| ledger.plan(&spec, request, &stack, target, &pack));
         let is_stale = plan.as_ref().is_some_and(|plan| ledger.is_stale(&spec, plan));
+        if is_stale {
+            ledger.touches_nothing(&spec.run.uid);
+        }
         let end = if self.dice.chance(odds.of(Trouble::Kill)) {
             End::Killed
         } else if is_stale {
