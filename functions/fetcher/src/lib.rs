@@ -11,6 +11,7 @@ pub mod git;
 pub mod git_files;
 mod guard;
 mod program;
+mod refusal;
 mod store;
 mod transport;
 mod workspace;
@@ -23,6 +24,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
+use refusal::limit_remedy;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 pub use guard::PrivateHosts;
@@ -189,20 +191,6 @@ fn kind_remedy(group: &str, kind: &str) -> String {
         return "; name a HelmChart, a GitRepository or an OCIRepository".into();
     }
     format!("; name a source of Flux, or add {group}/{kind} to SourceKinds and grant the right to read it")
-}
-
-/// The parameter to raise for content that exceeds a limit, as the end of a message.
-fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
-    use driftless_source::Refusal::{PathTooLong, TargetTooLong, TooDeep, TooDense, TooLarge, TooManyEntries};
-    let parameter = match refusal {
-        TooLarge { .. } => "UnpackMaxBytes",
-        TooManyEntries { .. } => "UnpackMaxEntries",
-        PathTooLong { .. } | TargetTooLong { .. } => "UnpackMaxPathLength",
-        TooDeep { .. } => "UnpackMaxDepth",
-        TooDense { .. } => "UnpackMaxRatio",
-        _ => return String::new(),
-    };
-    format!("; source is not fetched; raise {parameter}")
 }
 
 /// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more is

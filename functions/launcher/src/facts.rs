@@ -6,16 +6,12 @@ use driftless_contract::{
     Launch, LaunchHint, Owner,
     keys::{self, RunFolder, TaskFolder},
 };
-use driftless_core::run::{Hold, LaunchFacts, Need, Object, RunFacts, Standing, TaskFolderFacts};
+use driftless_core::run::{Hold, LaunchFacts, Need, Object, RunFacts, Standing, TaskFolderFacts, may_be_demanded};
 use driftless_kubernetes::Cluster;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{Error, Launcher, Settings, identity, request::Request};
-
-/// The reconciler read what the cluster asks for when it created the Update. It is read again
-/// before the run of an older one starts.
-const FRESH: SignedDuration = SignedDuration::from_mins(1);
 
 /// An Update and the known facts about its run.
 pub(crate) struct Run {
@@ -99,11 +95,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let is_generation = of_stack.as_ref().map(|of_stack| of_stack.generation) == stack.metadata.generation;
         let is_named = of_stack.is_some() && stack.names(&run.update.name_any());
         let spec = &run.update.spec;
-        let mut hold = driftless_core::Stack::from(stack).hold(!spec.changes_nothing(), spec.plan().as_ref(), self.now);
-        let created = run.update.metadata.creation_timestamp.as_ref();
-        let is_fresh = created.is_some_and(|created| self.now.duration_since(created.0) <= FRESH);
-        let is_planless = hold.is_none() && !spec.changes_nothing() && spec.plan().is_none();
-        if is_planless && !is_fresh && self.demands(&run.cluster, &reference.namespace).await?.is_some() {
+        let (changes, plan) = (!spec.changes_nothing(), spec.plan());
+        let created = run.update.metadata.creation_timestamp.as_ref().map(|created| created.0);
+        let mut hold = driftless_core::Stack::from(stack).hold(changes, plan.as_ref(), self.now);
+        if may_be_demanded(hold, changes, plan.as_ref(), created, self.now)
+            && self.demands(&run.cluster, &reference.namespace).await?.is_some()
+        {
             hold = Some(Hold::Unapproved);
         }
         Ok(Standing::of_stack(is_named, hold, is_generation))

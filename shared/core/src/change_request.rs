@@ -38,7 +38,7 @@ pub struct PreviewedChange {
 }
 
 impl PreviewedChange {
-    /// The maximum number of resources that a report names: one more than a message does.
+    /// The maximum number of resources that a report names.
     pub const MAX: usize = 4;
 
     /// Returns as much as is kept of a report's list.

@@ -1,12 +1,16 @@
 mod checks;
+mod notes;
 mod plans;
 
+pub use notes::frequent_resync;
+
 use jiff::{SignedDuration, Timestamp};
+use notes::notes;
 
 use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
-    Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec,
-    StackStatus, Sync, TreeState, Why, Workspace, apply_name, drift,
+    Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackStatus,
+    Sync, TreeState, Why, Workspace, apply_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -46,10 +50,6 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let readiness = reconciliation.absorb().unwrap_or_else(|| reconciliation.proceed());
     reconciliation.end(readiness)
 }
-
-/// An Event warns of a resync period shorter than this.
-const OFTEN: SignedDuration = SignedDuration::from_mins(5);
-const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A reconciliation in progress: the Stack with its new status, and the effects so far.
 struct Reconciliation<'a> {
@@ -574,39 +574,4 @@ const fn is_forward(operation: Operation) -> bool {
 /// the Update has sent the first one.
 fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
     update.wants_launch(run, stack).then(|| Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() })
-}
-
-/// The Events for the fields of a spec that are ignored, that cost much, or that lose its state.
-fn notes(spec: &StackSpec) -> Vec<Effect> {
-    let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None, change_request: None };
-    let ignored = (!spec.pod_only.is_empty()).then(|| {
-        let note = format!("ignored, because a run is a Fargate task and not a pod: {}", spec.pod_only.join(", "));
-        event(EventType::Normal, EventReason::PodFieldsIgnored, note)
-    });
-    let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, EventReason::FrequentResync, note));
-    let lost = spec.task_backend.as_ref().map(|url| {
-        let fact = format!("backend {url:?} is on the disk of the task, which is deleted after the run");
-        let remedy = "keep the state in an object store, such as s3://BUCKET";
-        event(
-            EventType::Warning,
-            EventReason::StateNotKept,
-            format!("{fact}; the next run finds no state and creates everything again; {remedy}"),
-        )
-    });
-    ignored.into_iter().chain(frequent).chain(lost).collect()
-}
-
-/// The message for a Stack that asks for more resyncs than the installation allows, or for many.
-#[must_use]
-pub fn frequent_resync(spec: &StackSpec) -> Option<String> {
-    let asked = spec.resync_frequency_seconds.filter(|_| spec.continue_resync_on_commit_match)?;
-    let period = retry::resync_period(spec);
-    let seconds = period.as_secs();
-    let raised = if asked < spec.min_resync_seconds {
-        format!("; {seconds} is used, because MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
-    } else {
-        String::new()
-    };
-    let each = format!("each resync starts a task, {} a day", SECONDS_PER_DAY / seconds);
-    (!raised.is_empty() || period < OFTEN).then(|| format!("spec.resyncFrequencySeconds is {asked}{raised}: {each}"))
 }

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use crate::{ChangeKind, Operation, PlannedChanges, Previewed};
+use crate::{ChangeKind, Operation, PlannedChanges, Previewed, PreviewedChange};
 
-/// The changes that a message names.
-const NAMED: usize = 3;
+/// The changes that a message names. A report has one more, so that the message can say so.
+const NAMED: usize = PreviewedChange::MAX - 1;
 
 /// `destroy` or `refresh` for the plan of one, the counts of the plan, the first resources that it
 /// replaces or deletes, and the beginning of its hash: `+3 ~1 -0 ±1 (replaces aws:rds:Instance db);

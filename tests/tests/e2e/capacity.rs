@@ -352,8 +352,8 @@ async fn everything_recovers_when_s3_was_unavailable_for_a_minute() -> Result<()
     }
     ready::until("both Stacks are Ready", RUN, async || all_ready(&team).await).await?;
     ran_once(&team).await?;
-    // Once an hour a sweep lists the trees. If it meets the outage, it fails, and the next one
-    // lists them.
+    // Once an hour a sweep lists the trees. If it meets the outage, it fails, and they are listed
+    // an hour later.
     world.control.forgive("s3:ListObjectsV2 trees/").await?;
     nothing_was_given_up(&world).await?;
     team.clear().await

@@ -51,6 +51,30 @@ fn plan(world: &World) -> PlanRequest {
 }
 
 #[test]
+fn run_with_too_many_packs_waits() {
+    let world = world("preview", &json!({ "propose": true }), &digest('a'));
+    store(&world, &digest('a'), "one");
+    let pack = |number: usize| {
+        let reference = json!({ "kind": "OCIRepository", "namespace": "platform", "name": "rules" });
+        json!({ "name": format!("p{number}"), "sourceRef": reference, "digest": digest('a'), "dir": "aws" })
+    };
+    let more = |packs: usize| {
+        world.insert(json!({
+            "apiVersion": "driftless.dev/v1alpha1", "kind": "PlanPolicy", "metadata": { "name": "more" },
+            "spec": { "policyPacks": (0..packs).map(pack).collect::<Vec<_>>() },
+        }));
+        reconcile(&world, &hint("u"));
+    };
+    more(10);
+    assert!(world.live_tasks().is_empty());
+    let (reason, message) = waits(&world, "u");
+    assert_eq!(reason, "PolicyPackUnavailable");
+    assert!(message.contains("more than 10 packs"), "{message}");
+    more(9);
+    assert_eq!(world.live_tasks().len(), 1);
+}
+
+#[test]
 fn run_that_waited_while_a_policy_was_created_is_abandoned() {
     let created = |seconds: i64| {
         let world = world("up", &json!({}), &digest('a'));

@@ -167,6 +167,25 @@ impl Stack {
     }
 }
 
+/// The reconciler read what the cluster demands when it created the Update; a younger one may start
+/// without another read.
+const FRESH: SignedDuration = SignedDuration::from_mins(1);
+
+/// Returns whether what the cluster demands has to be read before the run of a Stack starts:
+/// nothing else holds it, it changes resources without a plan, and its Update, created at that
+/// time, may be older than a policy.
+#[must_use]
+pub fn may_be_demanded(
+    hold: Option<Hold>,
+    changes: bool,
+    plan: Option<&PlanHash>,
+    created: Option<Timestamp>,
+    now: Timestamp,
+) -> bool {
+    let is_fresh = created.is_some_and(|created| now.duration_since(created) <= FRESH);
+    hold.is_none() && changes && plan.is_none() && !is_fresh
+}
+
 /// The owner of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OwnerFacts {

@@ -14,7 +14,7 @@ mod update;
 
 pub use facts::{
     Block, Hold, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts, TaskResult,
-    UpdateFacts,
+    UpdateFacts, may_be_demanded,
 };
 pub use invariants::run_violations;
 pub use plan::{Ending, RunPlan, plan_run};
