@@ -1,17 +1,11 @@
-//! Pull requests show what they would change: the recipe of docs/pull-requests.md, with a stand-in
-//! for GitHub's API. The templates of Flux Operator are filled in here.
+//! Pull requests show what they would change: the recipe of docs/pull-requests.md, with stand-ins
+//! for the APIs of its hosts. The templates of Flux Operator are filled in here.
 
-use std::{
-    fs,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+mod hosts;
+
+use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use axum::{
-    Json, Router,
-    extract::{Path, State},
-    routing::{get, patch, post},
-};
 use driftless_tests::{
     guide::{objects, rendered},
     scenario::{FLUX, Namespace, RUN, Source, is_ready},
@@ -25,6 +19,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use self::hosts::{Host, Hosts};
 use crate::world::shared;
 
 const PAGE: &str = include_str!("../../../docs/pull-requests.md");
@@ -36,91 +31,14 @@ const UNRELATED: &str = "18";
 const FORK: &str = "19";
 const FORGED: &str = "20";
 
-/// A stand-in for GitHub's API.
-#[derive(Clone, Default)]
-struct Host(Arc<Mutex<Received>>);
-
-#[derive(Default)]
-struct Received {
-    /// The pull request and the text of each comment. Its place is its id.
-    comments: Vec<(String, String)>,
-    /// The commit and the state of each status.
-    statuses: Vec<(String, Value)>,
-}
-
-impl Host {
-    fn received(&self) -> MutexGuard<'_, Received> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn router(self) -> Router {
-        let user = async || Json(json!({ "login": "flux" }));
-        Router::new()
-            .route("/api/v3/user", get(user))
-            .route("/api/v3/repos/acme/platform/issues/{number}/comments", get(comments).post(comment))
-            .route("/api/v3/repos/acme/platform/issues/comments/{id}", patch(edit))
-            .route("/api/v3/repos/acme/platform/commits/{commit}/statuses", get(async || Json(json!([]))))
-            .route("/api/v3/repos/acme/platform/statuses/{commit}", post(status))
-            .with_state(self)
-    }
-
-    /// The texts of a pull request's comments.
-    fn comments(&self, number: &str) -> Vec<String> {
-        self.received().comments.iter().filter(|(of, _)| of == number).map(|(_, text)| text.clone()).collect()
-    }
-
-    /// Waits until the only comment of the pull request has these words.
-    async fn wait(&self, number: &str, words: &str) -> Result<String> {
-        ready::until(&format!("a comment on {number} with {words:?}"), RUN, async || {
-            let comments = self.comments(number);
-            ensure!(comments.len() == 1 && comments[0].contains(words), "{comments:#?}");
-            Ok(comments[0].clone())
-        })
-        .await
-    }
-}
-
-fn shown(id: usize, text: &str) -> Value {
-    json!({ "id": id + 1, "body": text, "user": { "login": "flux" } })
-}
-
-async fn comments(State(host): State<Host>, Path(number): Path<String>) -> Json<Value> {
-    let received = host.received();
-    let all = received.comments.iter().enumerate().filter(|(_, (of, _))| *of == number);
-    Json(all.map(|(id, (_, text))| shown(id, text)).collect())
-}
-
-fn body(comment: &Value) -> String {
-    comment["body"].as_str().unwrap_or_default().to_owned()
-}
-
-async fn comment(State(host): State<Host>, Path(number): Path<String>, Json(comment): Json<Value>) -> Json<Value> {
-    let mut received = host.received();
-    received.comments.push((number, body(&comment)));
-    Json(shown(received.comments.len() - 1, &body(&comment)))
-}
-
-async fn edit(State(host): State<Host>, Path(id): Path<usize>, Json(comment): Json<Value>) -> Json<Value> {
-    if let Some((_, text)) = host.received().comments.get_mut(id - 1) {
-        *text = body(&comment);
-    }
-    Json(shown(id - 1, &body(&comment)))
-}
-
-async fn status(State(host): State<Host>, Path(commit): Path<String>, Json(status): Json<Value>) -> Json<Value> {
-    host.received().statuses.push((commit, status["state"].clone()));
-    Json(status)
-}
-
 #[tokio::test]
 async fn pull_request_shows_what_it_would_change_and_a_fork_runs_nothing() -> Result<()> {
-    let host = Host::default();
+    let hosts = Hosts::new();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}/acme/platform", listener.local_addr()?);
-    let server = host.clone().router();
     tokio::select! {
-        ended = axum::serve(listener, server) => bail!("{ended:?}"),
-        ended = story(&host, &address) => ended,
+        ended = axum::serve(listener, hosts.router()) => bail!("{ended:?}"),
+        ended = story(&hosts, &address) => ended,
     }
 }
 
@@ -133,16 +51,18 @@ struct Recipe<'a> {
 
 impl Recipe<'_> {
     /// Applies the objects of the page that are not of Flux Operator, with the address of the
-    /// stand-in.
-    async fn apply(&self, address: &str) -> Result<()> {
+    /// stand-ins, and Providers and Alerts of the other hosts.
+    async fn apply(&self, hosts: &Hosts, address: &str) -> Result<()> {
         for object in &self.page {
-            let mut object = object.clone();
             match object["kind"].as_str().unwrap_or_default() {
-                "ResourceSet" | "ResourceSetInputProvider" | "Receiver" => continue,
-                "Provider" => object["spec"]["address"] = address.into(),
-                _ => {}
+                "ResourceSet" | "ResourceSetInputProvider" | "Receiver" => {}
+                "Provider" | "Alert" => {
+                    for host in hosts.all() {
+                        self.team.apply(&of_host(object, host, address)?.to_string()).await?;
+                    }
+                }
+                _ => self.team.apply(&object.to_string()).await?,
             }
-            self.team.apply(&object.to_string()).await?;
         }
         Ok(())
     }
@@ -173,6 +93,24 @@ impl Recipe<'_> {
     }
 }
 
+/// A Provider or an Alert of the page for this host: by the page's table of types.
+fn of_host(object: &Value, host: &Host, address: &str) -> Result<Value> {
+    let row = PAGE.lines().find(|line| line.starts_with(&format!("| {} |", host.name)));
+    let types: Vec<_> = row.context("the table has no such host")?.split('`').skip(3).step_by(2).collect();
+    let [comments, statuses] = types[..] else { bail!("{types:?}") };
+    let mut object = object.clone();
+    let name = object["metadata"]["name"].as_str().context("a name")?.to_owned();
+    let kind = if name == "comments" { comments } else { statuses };
+    object["metadata"]["name"] = kind.into();
+    if object["kind"] == "Provider" {
+        object["spec"]["type"] = kind.into();
+        object["spec"]["address"] = address.into();
+    } else {
+        object["spec"]["providerRef"]["name"] = kind.into();
+    }
+    Ok(object)
+}
+
 /// Publishes an Event about a preview as a user who may write Events can.
 async fn forge(team: &Namespace<'_>, number: &str) -> Result<()> {
     let event: Event = serde_json::from_value(json!({
@@ -194,13 +132,13 @@ async fn forge(team: &Namespace<'_>, number: &str) -> Result<()> {
     Ok(())
 }
 
-async fn story(host: &Host, address: &str) -> Result<()> {
+async fn story(hosts: &Hosts, address: &str) -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("previews").await?;
     team.apply_secret("git-comment", &[("username", "flux"), ("password", "canary-pull-requests-5d1e")]).await?;
     let recipe = Recipe { team: &team, repository: world.git.create("pull-requests").await?, page: objects(PAGE)? };
     let Recipe { repository, .. } = &recipe;
-    recipe.apply(address).await?;
+    recipe.apply(hosts, address).await?;
 
     let main = [("shop/Pulumi.yaml", &*recipe.project("one")?), ("modules/network/size", "1"), ("README.md", "one")];
     repository.commit("main", &main).await?;
@@ -209,10 +147,10 @@ async fn story(host: &Host, address: &str) -> Result<()> {
     team.apply_stack_as("main", "prod", "{}", source, "").await?;
     team.wait("main", "to be applied", is_ready).await?;
     // Flux loses events that arrive before its cache has an Alert.
-    ready::until("the Alert is known", RUN, async || {
+    ready::until("the Alerts are known", RUN, async || {
         forge(&team, "20/../19").await?;
         forge(&team, FORGED).await?;
-        ensure!(!host.comments(FORGED).is_empty(), "no comment");
+        ensure!(hosts.all().iter().all(|host| !host.comments(FORGED).is_empty()), "no comment");
         Ok(())
     })
     .await?;
@@ -222,20 +160,24 @@ async fn story(host: &Host, address: &str) -> Result<()> {
     recipe.preview("shop", UNRELATED, "words", &unrelated).await?;
     recipe.preview("shop", CHANGES, "grow", &changed).await?;
     recipe.preview("shop-review", CHANGES, "grow", &changed).await?;
-    let first = host.wait(CHANGES, "Preview succeeded: +0 ~1 -0 ±0 (updates world:index:Object file)").await?;
-    for words in [
-        "ℹ️ ExternalArtifact/previews/shop-17",
-        "`command`: kubectl driftless diff shop-17 --namespace previews",
-        &format!("`revision`: grow@sha1:{changed}"),
-    ] {
-        ensure!(first.contains(words), "{first}");
+    for host in hosts.all() {
+        let first = host.wait(CHANGES, "Preview succeeded: +0 ~1 -0 ±0 (updates world:index:Object file)").await?;
+        for words in [
+            "ℹ️ ExternalArtifact/previews/shop-17",
+            "`command`: kubectl driftless diff shop-17 --namespace previews",
+            &format!("`revision`: grow@sha1:{changed}"),
+        ] {
+            ensure!(first.contains(words), "{first}");
+        }
     }
     team.told("shop-18", "StackCreated", &["Preview succeeded: no changes"]).await?;
 
     let reverted = repository.commit_on("grow", "not yet", &[("shop/Pulumi.yaml", &recipe.project("one")?)]).await?;
     recipe.preview("shop", CHANGES, "grow", &reverted).await?;
-    let last = host.wait(CHANGES, "Preview succeeded: no changes").await?;
-    ensure!(last.contains(&reverted), "{last}");
+    for host in hosts.all() {
+        let last = host.wait(CHANGES, "Preview succeeded: no changes").await?;
+        ensure!(last.contains(&reverted), "{last}");
+    }
 
     // Its commit is not on the branch of that name here.
     let foreign = repository.commit_at("refs/pull/19/head", "fork", &[("shop/Pulumi.yaml", &recipe.project("fork")?)]).await?;
@@ -243,17 +185,19 @@ async fn story(host: &Host, address: &str) -> Result<()> {
     team.unavailable("shop-19", "unable to resolve commit object").await?;
     assert_eq!(team.updates("shop-19").await?.len(), 0, "a fork ran");
 
-    let mut numbers: Vec<_> = host.received().comments.iter().map(|(number, _)| number.clone()).collect();
-    // Two forged Events at once may each find no comment.
-    numbers.dedup();
-    assert_eq!(numbers, [FORGED, CHANGES], "one for each that has something to show");
-    ready::until("the commits have their statuses", RUN, async || {
-        let statuses = host.received().statuses.clone();
-        let has = |commit: &String| statuses.contains(&(commit.clone(), "success".into()));
-        ensure!([&unrelated, &changed, &reverted].into_iter().all(has), "{statuses:?}");
-        Ok(())
-    })
-    .await?;
+    for host in hosts.all() {
+        let mut numbers: Vec<_> = host.received().comments.iter().map(|(number, _)| number.clone()).collect();
+        // Two forged Events at once may each find no comment.
+        numbers.dedup();
+        assert_eq!(numbers, [FORGED, CHANGES], "{}: one for each that has something to show", host.name);
+        ready::until(&format!("the commits have their statuses at {}", host.name), RUN, async || {
+            let statuses = host.received().statuses.clone();
+            let has = |commit: &String| statuses.contains(&(commit.clone(), "success".into()));
+            ensure!([&unrelated, &changed, &reverted].into_iter().all(has), "{statuses:?}");
+            Ok(())
+        })
+        .await?;
+    }
 
     // As Flux Operator does when the pull request is closed.
     team.wait("shop-review-17", "to be applied", is_ready).await?;
