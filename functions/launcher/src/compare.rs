@@ -24,9 +24,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(Some(digest(&Key::read(self.objects, self.settings).await?, stack_uid, values)))
     }
 
-    /// Computes the digest of what a run of a Stack would read now, and hints the Stack if that
-    /// differs from that of the last plan or the last run. A missing object counts as no change,
-    /// because a run would only wait for it.
+    /// Computes the digest of the current inputs of a Stack. Hints the Stack if the digest differs
+    /// from the one of its last plan or run. A missing object counts as no change, because a run
+    /// would only wait for it.
     pub(crate) async fn compare_inputs(&self, object: &ObjectKey) -> Result<(), Error> {
         let Some(stack) = self.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
         let uid = uid_of(&stack);

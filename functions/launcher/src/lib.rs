@@ -1,7 +1,7 @@
 //! Starts the Fargate task for an Update, at most once. A launch is a sequence of durable steps:
-//! take the claim of the Pulumi stack, write the launch record, call `RunTask`, make the task the
-//! owner, and fill its folder. Each step is recorded before the next one, so a retry continues
-//! where the last attempt stopped.
+//! write the launch record, take the slot and the claim of the Pulumi stack, call `RunTask`, make
+//! the task the owner, and fill its folder. Each step is recorded before the next one, so a retry
+//! continues where the last attempt stopped.
 //!
 //! `driftless_core::run` decides whether a run starts, waits or is abandoned; [`facts`] reads the
 //! facts for that.

@@ -162,7 +162,7 @@ impl Step {
             && !self.r#type.starts_with("pulumi:providers:")
     }
 
-    /// How the step of a preview would change the resource. A step of a refresh does not, as in
+    /// The change that this step of a preview would make. A step of a refresh is none, as in
     /// Pulumi's summary.
     fn would(&self) -> Option<ChangeKind> {
         ChangeKind::of_step(&self.op).filter(|_| self.logical && self.r#type != STACK)

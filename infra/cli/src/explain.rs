@@ -327,7 +327,7 @@ pub(crate) fn phase(update: &Update, now: Timestamp) -> String {
     }
 }
 
-/// Explains an Update. `standing` is how its Stack stands to it, `named` whether that names it.
+/// Explains an Update. `standing` says whether its Stack still wants it.
 #[must_use]
 pub fn update(update: &Update, standing: Standing, system_namespace: &str, now: Timestamp) -> Explanation {
     let known = update.facts(system_namespace, now);

@@ -178,8 +178,8 @@ pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
     if servers.iter().all(|variable| !variable.secret) {
         let mut plugins = common.to_vec();
         plugins.extend(servers.into_iter().flat_map(pair));
-        // A program in YAML names types. Without versions it takes any plugin that is there, so it
-        // has an entry of its own.
+        // A program in YAML names types. Without versions, Pulumi accepts any installed plugin, so
+        // such a program has an entry of its own.
         plugins.extend([program.dir, &day].into_iter().filter(|_| program.runtime == "yaml"));
         names.layers.insert(Layer::Plugins, hash(&plugins));
     }

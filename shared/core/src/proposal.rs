@@ -37,7 +37,7 @@ pub struct Proposal {
     /// It was shown without an approval in a cluster with the policy. An approval that was there
     /// before was not checked.
     pub offered: bool,
-    /// What of the cluster demands its approval, whatever the Stack says.
+    /// The policy of the cluster that requires an approval, regardless of the Stack's annotation.
     pub demanded: Option<String>,
     /// The user who approved or rejected it.
     pub by: Option<String>,

@@ -28,7 +28,7 @@ async fn main() -> Result<()> {
         _ = terminate.recv() => Ok(()),
     };
     if shown.is_ok() && std::io::stdout().is_terminal() {
-        say("the world goes on until Ctrl-C");
+        say("the world runs until Ctrl-C");
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}

@@ -43,7 +43,7 @@ impl Ledger {
         let name = &op.update;
         let mut live = self.ops.iter().filter(|other| other.succeeded.is_none());
         let broken = if let Some(other) = live.clone().find(|other| other.pulumi_stack == op.pulumi_stack) {
-            Some(format!("claim: {name} begins while {} is under way on {}", other.update, op.pulumi_stack))
+            Some(format!("claim: {name} begins while {} runs on {}", other.update, op.pulumi_stack))
         } else if self.ops.iter().any(|other| other.uid == op.uid) {
             Some(format!("once: the operation of {name} begins again"))
         } else if limits.runs.is_some_and(|most| live.by_ref().count() >= most) {

@@ -305,7 +305,7 @@ impl Ledger {
         self.tell(|| format!("runner: begins {:?} of {name} on {pulumi_stack}", spec.operation));
         self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
         let other = self.live.get(pulumi_stack).map(|other| self.runs[other].update.clone());
-        self.check(other.is_none(), || format!("1: {name} begins while {other:?} is under way on {pulumi_stack}"));
+        self.check(other.is_none(), || format!("1: {name} begins while {other:?} runs on {pulumi_stack}"));
         let stack = update.and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid.into());
         self.stats.by_hand += u64::from(update.is_some() && stack.is_none());
         self.stats.elsewhere += u64::from(spec.run.update.namespace == SYSTEM);
@@ -356,7 +356,7 @@ impl Ledger {
         let exceeded = exceeds(self.live.len(), self.limits.runs)
             || of_namespaces.values().any(|runs| exceeds(*runs, self.limits.runs_per_namespace));
         let limits = self.limits;
-        self.check(!exceeded, || format!("1: {of_namespaces:?} operations are under way, and {limits:?}"));
+        self.check(!exceeded, || format!("1: {of_namespaces:?} operations run, and {limits:?}"));
     }
 
     /// The state that the operation of an Update runs, after a check of it.
@@ -442,7 +442,7 @@ impl Ledger {
     pub(super) fn check_tokens(&mut self, update: &str, began: Timestamp, written: Timestamp) {
         let (now, calm) = (self.now, self.calm_since.is_some_and(|since| since <= began));
         let expired = self.tokens_live.is_some_and(|live| now.duration_since(written) > live);
-        self.check(!calm || !expired, || format!("12: {update} goes on with tokens of {written} until {now}"));
+        self.check(!calm || !expired, || format!("12: {update} continues with tokens of {written} until {now}"));
     }
 
     /// Records that Spot reclaims the capacity of a task.

@@ -81,7 +81,7 @@ impl Machine {
             return Some("the outage to end".into());
         }
         if !self.runners.is_empty() || !self.invocations.is_empty() {
-            return Some("what is under way to end".into());
+            return Some("what runs to end".into());
         }
         if std::mem::take(&mut self.changed) {
             let world = &self.calm;

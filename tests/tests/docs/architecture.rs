@@ -107,6 +107,11 @@ fn rules_of_core_and_of_the_simulation_are_where_the_table_says() {
         assert_eq!(row[1], has.join(", "), "{}", row[0]);
     }
     assert_eq!(table.len(), 9);
+    let further = (10..).take_while(|number| simulation.contains(&format!("\"{number}: ")));
+    for number in further.clone() {
+        assert!(PAGES[0].1.contains(&format!("\n| {number} | ")), "the page lacks rule {number}");
+    }
+    assert!(further.count() >= 7);
 }
 
 #[test]

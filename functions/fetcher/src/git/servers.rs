@@ -38,7 +38,7 @@ pub struct Servers(Arc<Memory>);
 struct Memory {
     silent: Rests,
     slow: Rests,
-    /// When the time that a server used is restored, and that of a namespace on it. This is the
+    /// The time at which the quota of a server, or of a namespace on it, is full again. This is the
     /// generic cell rate algorithm of ATM, with durations as cells.
     shares: Mutex<HashMap<(Server, Option<String>), Timestamp>>,
 }

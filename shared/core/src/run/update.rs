@@ -66,11 +66,10 @@ impl UpdateFacts {
         self.is_unfinished() && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
     }
 
-    /// Returns whether a reconciliation of its Stack launches it. The reconciliation that created
-    /// it has launched it once, and the sweep repairs the loss of that message, except for an
-    /// Update that it does not see as unfinished. Otherwise, until a task runs, only two things
-    /// matter: a change of the Stack, and the answer of the fetcher, which hints the Stacks of a
-    /// source.
+    /// Returns whether a reconciliation of the Stack sends another hint to the launcher. The first
+    /// one was sent at the creation, and the sweep replaces a lost one, except for an Update that
+    /// it does not list as unfinished. Otherwise, until a task runs, only two things matter: a
+    /// change of the Stack, and the answer of the fetcher, which hints the Stacks of a source.
     #[must_use]
     pub fn wants_launch(&self, run: &Run, stack: &Stack) -> bool {
         let is_changed = run.generation != stack.generation
