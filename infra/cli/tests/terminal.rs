@@ -7,10 +7,11 @@
 mod support;
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
     net::TcpListener,
     path::Path,
-    process::{self, Command, Output},
+    process::{self, Command, Output, Stdio},
     thread,
 };
 
@@ -41,14 +42,26 @@ fn serve(folder: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// What a terminal shows of a command, without colours.
-fn shown(kubeconfig: &str, command: &str) -> String {
+/// What a terminal shows of a command, with the environment variables given by `set`.
+fn seen(kubeconfig: &str, command: &str, set: &[(&str, &str)]) -> String {
     let script = format!("stty columns {COLUMNS} rows 50; exec {} {command}", env!("CARGO_BIN_EXE_kubectl-driftless"));
     let mut terminal = Command::new("script");
     terminal.args(["--quiet", "--return", "--command", &script, "/dev/null"]);
-    terminal.env("KUBECONFIG", kubeconfig).env("NO_COLOR", "1").env("TERM", "xterm").env_remove("COLUMNS");
-    let output = terminal.output().unwrap();
+    terminal.env("KUBECONFIG", kubeconfig).env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COLUMNS");
+    let output = terminal.envs(set.iter().copied()).output().unwrap();
     String::from_utf8(output.stdout).unwrap().replace('\r', "")
+}
+
+/// What a terminal shows of a command, without colours.
+fn shown(kubeconfig: &str, command: &str) -> String {
+    seen(kubeconfig, command, &[("NO_COLOR", "1")])
+}
+
+/// How a command ends whose output is `stdout`.
+fn ended(kubeconfig: &str, command: &str, stdout: impl Into<Stdio>) -> Output {
+    let mut binary = Command::new(env!("CARGO_BIN_EXE_kubectl-driftless"));
+    binary.args(command.split(' ')).env("KUBECONFIG", kubeconfig).env("TERM", "xterm").env_remove("NO_COLOR");
+    binary.stdout(stdout).output().unwrap()
 }
 
 /// Some of every command, and the help of each.
@@ -102,6 +115,22 @@ fn commands() -> Vec<String> {
         "suspend shop --dry-run",
     ];
     commands.map(ToOwned::to_owned).into_iter().chain(helps.map(|command| format!("{command} --help"))).collect()
+}
+
+#[test]
+fn command_whose_output_cannot_be_written_fails() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    for (command, code) in [("cost", 1), ("get", 1), ("diff shop", 2)] {
+        let full = ended(&kubeconfig, command, File::options().write(true).open("/dev/full").unwrap());
+        let said = String::from_utf8(full.stderr).unwrap();
+        assert!(said.starts_with("error: cannot write the output: No space left on device"), "{command}: {said}");
+        assert_eq!(full.status.code(), Some(code), "{command}");
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let unread = ended(&kubeconfig, command, writer);
+        assert_eq!((unread.status.code(), unread.stderr), (Some(0), Vec::new()), "{command}: its reader has enough");
+    }
 }
 
 #[test]
