@@ -134,6 +134,17 @@ fn command_whose_output_cannot_be_written_fails() {
 }
 
 #[test]
+fn colours_appear_on_a_terminal_without_no_color_only() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    assert!(seen(&kubeconfig, "get", &[]).contains("\u{1b}["));
+    assert!(!seen(&kubeconfig, "get", &[("NO_COLOR", "1")]).contains('\u{1b}'));
+    assert!(!seen(&kubeconfig, "get", &[("TERM", "dumb")]).contains('\u{1b}'));
+    let piped = ended(&kubeconfig, "get", Stdio::piped()).stdout;
+    assert!(!piped.is_empty() && !piped.contains(&0x1b), "a pipe has no colours");
+}
+
+#[test]
 fn no_command_has_a_line_that_a_terminal_of_80_columns_wraps() {
     let folder = TempDir::new().unwrap();
     let kubeconfig = serve(folder.path());
