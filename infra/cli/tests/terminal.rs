@@ -145,6 +145,25 @@ fn colours_appear_on_a_terminal_without_no_color_only() {
 }
 
 #[test]
+fn waiting_for_a_run_that_fails_ends_with_1() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    let waited = ended(&kubeconfig, "run up shop --wait", Stdio::piped());
+    let said = String::from_utf8([waited.stdout, waited.stderr].concat()).unwrap();
+    assert_eq!(waited.status.code(), Some(1), "{said}");
+    assert!(said.ends_with("Update shop-up-f4l3d\nerror: Update shop-up-f4l3d failed: UpdateFailed: quota exceeded\n"), "{said}");
+}
+
+#[test]
+fn wrong_usage_has_an_exit_code_of_its_own() {
+    for command in ["nonsense", "get --nonsense", "run sideways shop", "logs"] {
+        let wrong = ended("/dev/null", command, Stdio::piped());
+        assert_eq!(wrong.status.code(), Some(2), "{command}: {wrong:?}");
+        assert!(wrong.stdout.is_empty() && !wrong.stderr.is_empty(), "{command}: {wrong:?}");
+    }
+}
+
+#[test]
 fn no_command_has_a_line_that_a_terminal_of_80_columns_wraps() {
     let folder = TempDir::new().unwrap();
     let kubeconfig = serve(folder.path());

@@ -60,6 +60,15 @@ pub fn preview() -> Update {
     serde_saphyr::from_str(include_str!("../objects/previews.yaml")).unwrap()
 }
 
+/// The Update that a request creates; its run fails at once.
+fn failed() -> Update {
+    let mut update = preview();
+    update.metadata.name = Some("shop-up-f4l3d".into());
+    let condition = &mut update.status.as_mut().unwrap().conditions[0];
+    (condition.status, condition.reason, condition.message) = ("True".into(), "UpdateFailed".into(), "quota exceeded".into());
+    update
+}
+
 /// The log of that preview, as Pulumi writes it.
 pub const PREVIEW_LOG: &str = include_str!("../objects/preview-log.txt");
 
@@ -187,7 +196,14 @@ fn answer(path: &str) -> Option<Value> {
         return stacks().into_iter().find(|stack| stack.name_any() == name).map(|stack| json!(stack));
     }
     if let Some(name) = named("updates") {
-        return updates().into_iter().chain([preview()]).find(|update| update.name_any() == name).map(|update| json!(update));
+        return updates()
+            .into_iter()
+            .chain([preview(), failed()])
+            .find(|update| update.name_any() == name)
+            .map(|update| json!(update));
+    }
+    if let Some(name) = named("workspaces") {
+        return Some(json!({ "metadata": { "name": name }, "spec": {} }));
     }
     if path.ends_with("/events") {
         let message = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db: quota exceeded: ask for more";
@@ -206,7 +222,8 @@ fn answer(path: &str) -> Option<Value> {
 pub fn respond<B>(request: &http::Request<B>) -> http::Response<Body> {
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
-    let (status, body) = match answer(&path) {
+    let created = (request.method() == http::Method::POST).then(|| json!(failed()));
+    let (status, body) = match created.or_else(|| answer(&path)) {
         Some(body) => (200, body),
         None => (404, missing),
     };
