@@ -15,6 +15,7 @@ use driftless_core::{
     TreeState,
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Client, ResourceExt as _, core::ObjectMeta};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -123,7 +124,8 @@ impl Facts for Team {
 
     async fn flux(&self, _: &str, _: &str, _: &str, name: &str) -> Result<Found<Source>, Infallible> {
         let revision = "main@sha1:7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918".to_owned();
-        let artifact = Artifact { revision, digest: Some(digest()), ..Artifact::default() };
+        let last_update_time = Some(Time("2026-11-26T11:57:40Z".parse().unwrap()));
+        let artifact = Artifact { revision, digest: Some(digest()), last_update_time, ..Artifact::default() };
         let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
         Ok(found(Some(Source { metadata, artifact: Some(artifact), ..Source::default() })))
     }
