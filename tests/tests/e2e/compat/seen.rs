@@ -97,6 +97,21 @@ pub async fn is_seen(team: &Namespace<'_>, case: &Case) -> Result<()> {
     .await
 }
 
+/// Waits until `explain` says about a Stack in the middle of a case what the Stack says itself, read
+/// at the same version. A state that lasts only seconds may be followed by the next one.
+pub async fn is_explained_now(team: &Namespace<'_>, name: &str) -> Result<()> {
+    let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
+    ready::until_every(BETWEEN_LOOKS, "the explanation agrees with the Stack", AGREEMENT, async || {
+        let Some(stack) = stacks.get_opt(name).await? else { return Ok(()) };
+        let before = now();
+        let explanation = document(team, &["explain", name]).await;
+        let version = stacks.get_opt(name).await?.and_then(|stack| stack.resource_version());
+        ensure!(version == stack.resource_version(), "the Stack changed while it was explained");
+        is_explained(&stack, &explanation?, before)
+    })
+    .await
+}
+
 /// Fails unless an explanation has the reason and the message of the Stack's condition, decided
 /// from what a user may read, and the time of the next reconciliation. It was made after `before`.
 fn is_explained(stack: &Stack, explanation: &Value, before: Timestamp) -> Result<()> {
