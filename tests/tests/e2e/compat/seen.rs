@@ -242,20 +242,23 @@ fn has_log(team: &Namespace<'_>, stack: &Stack, updates: &[Update], Printed { te
     Ok(())
 }
 
-/// What the commands print about a Stack, without times.
+/// What the commands print about a Stack, and what they would change of it, without times.
 async fn words(team: &Namespace<'_>, stack: &str) -> Result<String> {
     let mut text = String::new();
-    for command in ["get", "explain", "tree", "diff", "logs"] {
-        let Printed { text: words, code } = printed(team, &[command, stack]).await?;
+    let reads = ["get", "explain", "tree", "diff", "logs"].map(|command| (command, &[][..]));
+    let requests = ["run preview", "reconcile", "cancel", "suspend", "resume", "remediate", "adopt"];
+    for (command, options) in reads.into_iter().chain(requests.map(|command| (command, &["--dry-run"][..]))) {
+        let arguments: Vec<_> = command.split(' ').chain([stack]).chain(options.iter().copied()).collect();
+        let Printed { text: words, code } = printed(team, &arguments).await?;
         let words: String = words.split_inclusive(char::is_whitespace).map(timeless).collect();
-        text.extend(["$ ", command, " ", stack, ": ", &code.to_string(), "\n", &words]);
+        text.extend(["$ ", &arguments.join(" "), ": ", &code.to_string(), "\n", &words]);
     }
     Ok(text)
 }
 
 /// A word with the white space after it, in which a time or a duration is replaced.
 fn timeless(word: &str) -> String {
-    let bare = word.trim_end().trim_matches(['(', ')', ',', ';']);
+    let bare = word.trim_end().trim_matches(['(', ')', ',', ';', '"']);
     let starts = bare.starts_with(|first: char| first.is_ascii_digit());
     let is_span = bare.ends_with(['s', 'm', 'h', 'd']) && bare.chars().all(|part| part.is_ascii_digit() || "smhd".contains(part));
     match (starts, is_span, bare.ends_with('Z')) {
