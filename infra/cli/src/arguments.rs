@@ -277,6 +277,9 @@ pub struct DryRun {
     /// Print the object or the patch, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// The format of what --dry-run prints; text without it.
+    #[arg(long, short, value_enum, requires = "dry_run")]
+    pub output: Option<Format>,
 }
 
 /// An operation of Pulumi.

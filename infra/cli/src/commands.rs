@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::CommandFactory as _;
-use driftless_api::{Source, Stack, Update, Workspace, uid_of};
+use driftless_api::{Artifact, Program, Source, Stack, Update, Workspace, uid_of};
 use driftless_core::{Operation, SourceRef, SourceState, Stack as CoreStack, run::Standing};
 use driftless_doctor::{Level, tools::Kubectl};
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     Error, Result,
-    arguments::{Arguments, Command, Connection, Output, RunOperation},
+    arguments::{Arguments, Command, Connection, DryRun, Output, RunOperation},
     cluster::{Cluster, Target},
     complete::Completion,
     diff, explain,
@@ -109,39 +109,39 @@ pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Term
         Command::Logs { target, follow, last } => logs(cluster, &target, follow, last, terminal).await,
         Command::Reconcile { stack, with_source, dry_run } => {
             let request = request::reconcile(&cluster.get(&stack).await?, with_source, (terminal.now)())?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Suspend { stack, dry_run } => {
             let request = request::suspend(&cluster.get(&stack).await?);
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Resume { stack, dry_run } => {
             let request = request::resume(&cluster.get(&stack).await?)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Cancel { target, dry_run } => {
             let request = request::cancel(&cluster.target(&target).await?)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Remediate { stack, always, dry_run } => {
             let request = request::remediate(&cluster.get(&stack).await?, always)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Adopt { stack, dry_run } => {
             let request = request::adopt(&cluster.get(&stack).await?)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Ignore { stack, paths, dry_run } => {
             let request = request::ignore(&cluster.get(&stack).await?, &paths)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Approve { stack, plan, dry_run } => {
             let request = request::approve(&cluster.get(&stack).await?, plan.as_deref(), &cluster.user().await?)?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Reject { stack, plan, dry_run } => {
             let request = request::reject(&cluster.get(&stack).await?, plan.as_deref())?;
-            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Run { operation, stack, settings, wait, timeout, yes, dry_run } => {
             if operation == RunOperation::Destroy && !yes && !dry_run.dry_run {
@@ -153,7 +153,7 @@ pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Term
                 let name = stack.name_any();
                 return Err(Error::failed(format!("Stack {name:?} has no Workspace to run in; reconcile the Stack first")));
             }
-            let created = carry_out(cluster, &request, dry_run.dry_run, terminal).await?;
+            let created = carry_out(cluster, &request, dry_run, terminal).await?;
             match created.filter(|_| wait) {
                 Some(update) => wait::until_complete(cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await,
                 None => Ok(()),
@@ -226,23 +226,28 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
     let stack: Stack = cluster.get(name).await?;
     let core = CoreStack::from(&stack);
     let namespace = &cluster.namespace;
-    let source = match core.spec.sources.as_slice() {
+    let since = |artifact: Option<&Artifact>| artifact.and_then(|artifact| Some(artifact.last_update_time.as_ref()?.0));
+    let offer = match core.spec.sources.as_slice() {
         [SourceRef::Program { name }] => {
-            let found = cluster.find::<driftless_api::Program>(namespace, name).await?;
-            Some(found.as_ref().map_or(SourceState::NotFound, SourceState::from))
+            let found = cluster.find::<Program>(namespace, name).await?;
+            let artifact = found.as_ref().and_then(|program| program.status.as_ref()?.artifact.as_ref());
+            Some((found.as_ref().map_or(SourceState::NotFound, SourceState::from), since(artifact)))
         }
         // The user may read Stacks and not Flux's objects: the rest of the tree is shown.
         [SourceRef::Flux { api_version, kind, name, .. }] => {
-            let found = cluster.find_dynamic(api_version, kind, namespace, name).await;
-            let state = |object: &_| SourceState::from(&Source::from_object(object));
-            found.ok().map(|found| found.as_ref().map_or(SourceState::NotFound, state))
+            let found = cluster.find_dynamic(api_version, kind, namespace, name).await.ok();
+            found.map(|found| {
+                let found = found.as_ref().map(Source::from_object);
+                let artifact = found.as_ref().and_then(|source| source.artifact.as_ref());
+                (found.as_ref().map_or(SourceState::NotFound, SourceState::from), since(artifact))
+            })
         }
         _ => None,
     };
     let updates = updates(cluster, &stack).await?;
     let shown = &updates[..updates.len().min(last)];
     let others = if stack.outputs().is_empty() { Vec::new() } else { cluster.list::<Stack>(Some(namespace), None).await? };
-    let root = tree::of(&stack, source.as_ref(), shown, &others, (terminal.now)());
+    let root = tree::of(&stack, offer.as_ref(), shown, &others, (terminal.now)());
     terminal.show(&root, output, |root, style, _| {
         let mut text = tree::render(root, style);
         if updates.len() > shown.len() {
@@ -347,9 +352,9 @@ async fn logs(
     Ok(())
 }
 
-async fn carry_out(cluster: &Cluster, request: &Request, dry_run: bool, terminal: &mut Terminal<'_>) -> Result<Option<Update>> {
-    if dry_run {
-        (terminal.out)(&request.dry_run(&cluster.namespace)?);
+async fn carry_out(cluster: &Cluster, request: &Request, dry_run: DryRun, terminal: &mut Terminal<'_>) -> Result<Option<Update>> {
+    if dry_run.dry_run {
+        (terminal.out)(&request.dry_run(&cluster.namespace, dry_run.output)?);
         return Ok(None);
     }
     let created = request.carry_out(cluster).await?;

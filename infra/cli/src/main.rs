@@ -2,14 +2,14 @@
 
 use std::{
     env,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, ErrorKind, IsTerminal as _, Write as _},
     path::Path,
     process::{self, ExitCode},
 };
 
 use clap::Parser as _;
 use driftless_cli::{
-    arguments::Arguments,
+    arguments::{Arguments, Command},
     commands::{Terminal, complete, run},
     complete::PROGRAM,
     render::{Style, clean},
@@ -33,11 +33,16 @@ async fn main() -> ExitCode {
     let style = Style { colour: !is_plain && io::stdout().is_terminal(), columns: terminal_size_of(io::stdout()).map(columns) };
     // Notes and errors have lines of their own, also where the output is a file.
     let notes = Style { columns: terminal_size_of(io::stderr()).map(columns), ..Style::default() };
+    // 1 is an answer of these: there is a difference, or a refused object.
+    let failure = if matches!(arguments.command, Command::Diff { .. } | Command::Migrate) { 2 } else { 1 };
     let mut out = |text: &str| {
+        let Err(error) = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) else { return };
         // The reader of a pipe, such as `head`, has enough.
-        if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
+        if error.kind() == ErrorKind::BrokenPipe {
             process::exit(0);
         }
+        eprintln!("{}", notes.wrap(&format!("error: cannot write the output: {error}")));
+        process::exit(failure);
     };
     let mut note = |text: &str| eprintln!("{}", notes.wrap(&clean(text)));
     let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use driftless_api::{Stack, Update, UpdateSpec, names};
 use driftless_core::{Drift, DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
 use jiff::Timestamp;
-use kube::{ResourceExt as _, core::ObjectMeta};
+use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
 
 use crate::{
@@ -38,6 +38,28 @@ pub enum Change {
     Delete(String),
 }
 
+impl Change {
+    /// The change as a value, in a namespace.
+    fn document(&self, namespace: &str) -> Value {
+        match self {
+            Self::Patch { object: (api_version, kind, name), patch } => json!({
+                "change": "patch", "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "patch": patch,
+            }),
+            Self::Create(update) => json!({ "change": "create", "object": placed(update, namespace) }),
+            Self::Delete(name) => json!({
+                "change": "delete", "apiVersion": Update::api_version(&()), "kind": "Update", "namespace": namespace, "name": name,
+            }),
+        }
+    }
+}
+
+/// An Update in a namespace.
+fn placed(update: &Update, namespace: &str) -> Update {
+    let mut update = update.clone();
+    update.metadata.namespace = Some(namespace.to_owned());
+    update
+}
+
 /// The changes that a command requests, and their message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -52,19 +74,20 @@ impl Request {
         Self { changes: vec![change], done: done.into() }
     }
 
-    /// The objects and patches that would be written, as `--dry-run` shows them.
-    pub fn dry_run(&self, namespace: &str) -> Result<String> {
+    /// The objects and patches that would be written, as `--dry-run` shows them: text, or a list in
+    /// a format.
+    pub fn dry_run(&self, namespace: &str, format: Option<Format>) -> Result<String> {
+        if let Some(format) = format {
+            let changes: Vec<_> = self.changes.iter().map(|change| change.document(namespace)).collect();
+            return formatted(&changes, format);
+        }
         let mut documents = Vec::new();
         for change in &self.changes {
             documents.push(match change {
                 Change::Patch { object: (_, kind, name), patch } => {
                     format!("# merge patch of {kind} {namespace}/{name}\n{}", formatted(patch, Format::Yaml)?)
                 }
-                Change::Create(update) => {
-                    let mut update = (**update).clone();
-                    update.metadata.namespace = Some(namespace.to_owned());
-                    format!("# create\n{}", formatted(&update, Format::Yaml)?)
-                }
+                Change::Create(update) => format!("# create\n{}", formatted(&placed(update, namespace), Format::Yaml)?),
                 Change::Delete(name) => format!("# delete Update {namespace}/{name}\n"),
             });
         }

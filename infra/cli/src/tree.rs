@@ -1,5 +1,5 @@
-//! `tree`: a Stack with its source, its Updates, their tasks and what these changed, and the
-//! readers of its outputs.
+//! `tree`: a Stack with its source, the revisions and trees of its Updates, their tasks and what
+//! these changed, and the readers of its outputs.
 
 use std::slice;
 
@@ -34,10 +34,13 @@ impl Node {
     }
 }
 
-/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the
+/// What a source offers, and since when, if the object of the source has that time.
+pub type Offer = (SourceState, Option<Timestamp>);
+
+/// The tree of a Stack. `offer` is `None` where the Stack names no object as its source, or the
 /// user may not read it. `others` are the Stacks of its namespace that may read its outputs.
 #[must_use]
-pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], others: &[Stack], now: Timestamp) -> Node {
+pub fn of(stack: &Stack, offer: Option<&Offer>, updates: &[Update], others: &[Stack], now: Timestamp) -> Node {
     let core = CoreStack::from(stack);
     let (tone, state, message) = view::state(&core);
     let detail = if message.is_empty() { state } else { format!("{state}: {message}") };
@@ -48,8 +51,11 @@ pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], other
             driftless_core::SourceRef::Git(git) => format!("git {}", git.repo),
             _ => format!("{kind} {name}"),
         };
-        let (tone, detail) = match source {
-            Some(SourceState::Artifact { revision, .. }) => (Tone::Plain, format!("offers {}", short(revision.as_str()))),
+        let (tone, detail) = match offer.map(|(state, _)| state) {
+            Some(SourceState::Artifact { revision, .. }) => {
+                let since = offer.and_then(|(_, since)| *since).map(|at| format!(" since {}", time(at))).unwrap_or_default();
+                (Tone::Plain, format!("offers {}{since}", short(revision.as_str())))
+            }
             Some(SourceState::NotFound) => (Tone::Bad, "not found".into()),
             Some(SourceState::NoArtifact { why }) if why.is_empty() => (Tone::Bad, "has no artifact".into()),
             Some(SourceState::NoArtifact { why }) => (Tone::Bad, format!("has no artifact: {why}")),
@@ -80,7 +86,16 @@ fn outputs(object: &StackOutputs, others: &[Stack]) -> Node {
     node
 }
 
-/// The revisions that Updates run, the newest first, each with its Updates.
+/// The node of an object, which is appended if it is not there.
+fn place(nodes: &mut Vec<Node>, object: String, detail: impl Into<String>) -> &mut Node {
+    let index = nodes.iter().position(|node| node.object == object).unwrap_or_else(|| {
+        nodes.push(Node::new(object, Tone::Plain, detail));
+        nodes.len() - 1
+    });
+    &mut nodes[index]
+}
+
+/// The revisions that Updates run, the newest first, each with its trees and their Updates.
 fn revisions(stack: &CoreStack, updates: &[Update], now: Timestamp) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     for update in updates {
@@ -88,11 +103,13 @@ fn revisions(stack: &CoreStack, updates: &[Update], now: Timestamp) -> Vec<Node>
             Some(revision) => format!("revision {}", short(revision)),
             None => "the revision of the last run".to_owned(),
         };
-        let node = self::update(stack, update, now);
-        match nodes.iter_mut().find(|node| node.object == object) {
-            Some(revision) => revision.children.push(node),
-            None => nodes.push(Node { children: vec![node], ..Node::new(object, Tone::Plain, "") }),
+        let requested = view::created(update).map(|at| format!("last requested {}", time(at))).unwrap_or_default();
+        let mut above = place(&mut nodes, object, requested);
+        let tree = update.spec.driftless.as_ref().and_then(|ours| ours.tree.as_ref()?.digest.as_deref());
+        if let Some(digest) = tree {
+            above = place(&mut above.children, format!("tree {}", short(digest)), "");
         }
+        above.children.push(self::update(stack, update, now));
     }
     nodes
 }

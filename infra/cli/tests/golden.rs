@@ -7,7 +7,7 @@ mod support;
 
 use std::{fs, path::Path};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, Parser as _, ValueEnum as _};
 use driftless_api::{Stack, Update, facts::Facts as _};
 use driftless_cli::{
     Error,
@@ -91,8 +91,10 @@ fn tree_shows_the_source_its_revisions_updates_and_tasks() {
     let web = stack("web");
     let source = support::block_on(support::Team { is_stored: true }.flux("", "", "", "shop"));
     let driftless_api::facts::Found::Object(source) = source else { unreachable!("the source exists") };
-    let root = tree::of(&web, Some(&SourceState::from(&*source)), &view::updates_of(&web, updates()), &[], now());
+    let since = source.artifact.as_ref().and_then(|artifact| Some(artifact.last_update_time.as_ref()?.0));
+    let root = tree::of(&web, Some(&(SourceState::from(&*source), since)), &view::updates_of(&web, updates()), &[], now());
     golden("tree", &tree::render(&root, PLAIN));
+    golden("tree-json", &formatted(&root, Format::Json).unwrap());
     let shop = stack("shop");
     let root = tree::of(&shop, None, &view::updates_of(&shop, updates()), &[], now());
     golden("tree-unreadable-source", &tree::render(&root, PLAIN));
@@ -152,6 +154,8 @@ fn explanation_names_reason_next_time_and_facts() {
     golden("explain-failed", &explained("network", true, Vec::new()));
     golden("explain-running", &explained("web", true, Vec::new()));
     golden("explain-suspended", &explained("old", true, Vec::new()));
+    let api = explain::stack(&facts_of(CoreStack::from(&stack("api")), true), Vec::new(), None, now());
+    golden("explain-yaml", &formatted(&api, Format::Yaml).unwrap());
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn update_is_explained_by_the_planner_of_runs() {
 
 #[test]
 fn requests_equal_their_kubectl_patches() {
-    let dry_run = |request: driftless_cli::Result<request::Request>| request.unwrap().dry_run("team").unwrap();
+    let dry_run = |request: driftless_cli::Result<request::Request>| request.unwrap().dry_run("team", None).unwrap();
     golden("reconcile", &dry_run(request::reconcile(&stack("shop"), true, now())));
     golden("suspend", &dry_run(Ok(request::suspend(&stack("shop")))));
     golden("resume", &dry_run(request::resume(&stack("old"))));
@@ -187,7 +191,16 @@ fn requests_equal_their_kubectl_patches() {
     golden("ignore", &dry_run(request::ignore(&drifted, &["tags.owner".into(), "aws:s3/bucket:Bucket#tags".into()])));
     let settings =
         RunSettings { targets: vec!["urn:pulumi:prod::shop::aws:s3/bucket:Bucket::logs".into()], ..RunSettings::default() };
-    golden("run", &dry_run(request::run(&stack("shop"), Operation::Preview, &settings)));
+    let run = request::run(&stack("shop"), Operation::Preview, &settings);
+    golden("run-json", &run.clone().unwrap().dry_run("team", Some(Format::Json)).unwrap());
+    golden("run", &dry_run(run));
+    let reconcile = request::reconcile(&stack("shop"), true, now()).unwrap();
+    golden("reconcile-yaml", &reconcile.dry_run("team", Some(Format::Yaml)).unwrap());
+    let cancel = request::cancel(&Target::Stack(Box::new(stack("web")))).unwrap();
+    golden("cancel-json", &cancel.dry_run("team", Some(Format::Json)).unwrap());
+    for arguments in [["run", "up", "shop", "-o", "json"].as_slice(), &["suspend", "shop", "-o", "yaml"]] {
+        assert!(Arguments::try_parse_from([&["kubectl-driftless"], arguments].concat()).is_err(), "-o needs --dry-run");
+    }
 }
 
 /// The Stack `shop` with a plan that waits for its approval.
@@ -223,7 +236,7 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     golden("diff-plan", &shown);
-    let [approval, rejection] = [&approve, &reject].map(|request| request.dry_run("team").unwrap());
+    let [approval, rejection] = [&approve, &reject].map(|request| request.dry_run("team", None).unwrap());
     golden("approve", &approval);
     golden("reject", &rejection);
     golden("approve-done", &format!("{}\n{}\n", approve.done, reject.done));
@@ -414,9 +427,8 @@ fn timeout_has_an_exit_code_of_its_own() {
 #[test]
 fn command_line_is_consistent_and_completed() {
     Arguments::command().debug_assert();
-    let shells = [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish];
-    for shell in shells {
-        let script = completion(shell, "kubectl-driftless");
+    for shell in clap_complete::Shell::value_variants() {
+        let script = completion(*shell, "kubectl-driftless");
         assert!(script.contains("explain") && script.contains("all-namespaces"), "{shell}");
     }
 }

@@ -41,6 +41,15 @@ fn migrate_reports_each_object_of_the_operator() {
 }
 
 #[test]
+fn migrate_without_kubectl_ends_with_a_code_of_its_own() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-driftless"));
+    let output = command.arg("migrate").env_clear().env("PATH", "/nonexistent").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(output.stderr.starts_with(b"error: cannot read the objects: "), "{output:?}");
+}
+
+#[test]
 fn cost_and_capacity_are_those_of_make() {
     for (name, arguments) in [
         ("cost", ["--stacks=1000", "--runs-per-day=500", "--minutes=3"].as_slice()),

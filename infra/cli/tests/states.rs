@@ -8,8 +8,15 @@ mod support;
 use std::{fs, path::Path};
 
 use driftless_api::Stack;
-use driftless_cli::{explain, facts::Unknown, render::Style};
-use driftless_core::{Governance, Guard, PlanPolicy, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused};
+use driftless_cli::{
+    explain::{self, Doing, Explanation},
+    facts::Unknown,
+    render::Style,
+};
+use driftless_core::{
+    Governance, Guard, PlanPolicy, Readiness, Snapshot, Stack as CoreStack, StackReason, decide, refused,
+    run::{Standing, WaitReason},
+};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use support::{facts_of, now, stack};
@@ -205,6 +212,27 @@ fn refused_plan_is_shown_as_the_reconciler_shows_it() {
     stack.status = plan.status;
     let explanation = explain::stack(&facts_of(stack, true), vec![Unknown::Inputs], None, now());
     assert_eq!(explanation.reason, StackReason::PlanRefused.as_str());
+    assert!(explanation.next.at.is_some_and(|at| at > now()), "the sweep hints it: {explanation:#?}");
+}
+
+#[test]
+fn every_wait_of_an_update_has_its_reason_and_a_next_time() {
+    for reason in WaitReason::ALL {
+        let mut update = support::update("shop-refresh-x7k2p");
+        // The invalid spec of an Update by hand ends it.
+        update.metadata.owner_references = support::update("web-3").metadata.owner_references;
+        update.set_waiting(*reason, "it waits", now());
+        let explanation = explain::update(&update, Standing::Current, "driftless-system", now());
+        let Explanation { doing, advice, next, message, .. } = &explanation;
+        assert_eq!((&*explanation.reason, message.as_str(), *doing), (reason.as_str(), "it waits", Doing::Waits));
+        assert_eq!(advice.map(|advice| (advice.meaning, advice.remedy)), Some((reason.meaning(), reason.remedy())), "{reason}");
+        assert!(next.at.is_some_and(|at| at > now()) && !next.why.is_empty(), "{explanation:#?}");
+        let text = explain::render(&explanation, Style::default(), now());
+        assert!(
+            text.contains(&format!(" waits: {reason}\n  it waits\n")) && text.contains("\nNext reconciliation: 2026-"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -7,14 +7,18 @@
 mod support;
 
 use std::{
-    fs,
+    env,
+    fs::{self, File},
+    io,
     net::TcpListener,
     path::Path,
-    process::{self, Command, Output},
+    process::{self, Command, Output, Stdio},
     thread,
 };
 
 use axum::{Router, extract::Request};
+use clap::CommandFactory as _;
+use driftless_cli::arguments::Arguments;
 use support::respond;
 use tempfile::TempDir;
 
@@ -41,41 +45,30 @@ fn serve(folder: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// What a terminal shows of a command, without colours.
-fn shown(kubeconfig: &str, command: &str) -> String {
+/// What a terminal shows of a command, with the environment variables given by `set`.
+fn seen(kubeconfig: &str, command: &str, set: &[(&str, &str)]) -> String {
     let script = format!("stty columns {COLUMNS} rows 50; exec {} {command}", env!("CARGO_BIN_EXE_kubectl-driftless"));
     let mut terminal = Command::new("script");
     terminal.args(["--quiet", "--return", "--command", &script, "/dev/null"]);
-    terminal.env("KUBECONFIG", kubeconfig).env("NO_COLOR", "1").env("TERM", "xterm").env_remove("COLUMNS");
-    let output = terminal.output().unwrap();
+    terminal.env("KUBECONFIG", kubeconfig).env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COLUMNS");
+    let output = terminal.envs(set.iter().copied()).output().unwrap();
     String::from_utf8(output.stdout).unwrap().replace('\r', "")
 }
 
-/// Some of every command, and the help of each.
+/// What a terminal shows of a command, without colours.
+fn shown(kubeconfig: &str, command: &str) -> String {
+    seen(kubeconfig, command, &[("NO_COLOR", "1")])
+}
+
+/// How a command ends whose output is `stdout`.
+fn ended(kubeconfig: &str, command: &str, stdout: impl Into<Stdio>) -> Output {
+    let mut binary = Command::new(env!("CARGO_BIN_EXE_kubectl-driftless"));
+    binary.args(command.split(' ')).env("KUBECONFIG", kubeconfig).env("TERM", "xterm").env_remove("NO_COLOR");
+    binary.stdout(stdout).output().unwrap()
+}
+
+/// Commands with outputs of every shape, and the help of each command.
 fn commands() -> Vec<String> {
-    let helps = [
-        "adopt",
-        "approve",
-        "cancel",
-        "capacity",
-        "completion",
-        "cost",
-        "diff",
-        "doctor",
-        "explain",
-        "get",
-        "logs",
-        "migrate",
-        "reconcile",
-        "reject",
-        "remediate",
-        "resume",
-        "run",
-        "suspend",
-        "tree",
-        "ui",
-        "wait",
-    ];
     let commands = [
         "--help",
         "get",
@@ -101,7 +94,55 @@ fn commands() -> Vec<String> {
         "cancel web --dry-run",
         "suspend shop --dry-run",
     ];
-    commands.map(ToOwned::to_owned).into_iter().chain(helps.map(|command| format!("{command} --help"))).collect()
+    let subcommands = Arguments::command();
+    let helps = subcommands.get_subcommands().map(|command| format!("{} --help", command.get_name()));
+    commands.map(ToOwned::to_owned).into_iter().chain(helps).collect()
+}
+
+#[test]
+fn command_whose_output_cannot_be_written_fails() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    for (command, code) in [("cost", 1), ("get", 1), ("diff shop", 2)] {
+        let full = ended(&kubeconfig, command, File::options().write(true).open("/dev/full").unwrap());
+        let said = String::from_utf8(full.stderr).unwrap();
+        assert!(said.starts_with("error: cannot write the output: No space left on device"), "{command}: {said}");
+        assert_eq!(full.status.code(), Some(code), "{command}");
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let unread = ended(&kubeconfig, command, writer);
+        assert_eq!((unread.status.code(), unread.stderr), (Some(0), Vec::new()), "{command}: its reader has enough");
+    }
+}
+
+#[test]
+fn colours_appear_on_a_terminal_without_no_color_only() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    assert!(seen(&kubeconfig, "get", &[]).contains("\u{1b}["));
+    assert!(!seen(&kubeconfig, "get", &[("NO_COLOR", "1")]).contains('\u{1b}'));
+    assert!(!seen(&kubeconfig, "get", &[("TERM", "dumb")]).contains('\u{1b}'));
+    let piped = ended(&kubeconfig, "get", Stdio::piped()).stdout;
+    assert!(!piped.is_empty() && !piped.contains(&0x1b), "a pipe has no colours");
+}
+
+#[test]
+fn waiting_for_a_run_that_fails_ends_with_1() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = serve(folder.path());
+    let waited = ended(&kubeconfig, "run up shop --wait", Stdio::piped());
+    let said = String::from_utf8([waited.stdout, waited.stderr].concat()).unwrap();
+    assert_eq!(waited.status.code(), Some(1), "{said}");
+    assert!(said.ends_with("Update shop-up-f4l3d\nerror: Update shop-up-f4l3d failed: UpdateFailed: quota exceeded\n"), "{said}");
+}
+
+#[test]
+fn wrong_usage_has_an_exit_code_of_its_own() {
+    for command in ["nonsense", "get --nonsense", "run sideways shop", "logs"] {
+        let wrong = ended("/dev/null", command, Stdio::piped());
+        assert_eq!(wrong.status.code(), Some(2), "{command}: {wrong:?}");
+        assert!(wrong.stdout.is_empty() && !wrong.stderr.is_empty(), "{command}: {wrong:?}");
+    }
 }
 
 #[test]
@@ -168,6 +209,7 @@ fn tmux_of_80_columns_shows_whole_lines_and_whole_words() {
     for (number, command) in commands().into_iter().enumerate() {
         let tmux = Tmux(format!("driftless-{}-{number}", process::id()));
         let Some([seen, joined]) = tmux.capture(&kubeconfig, &command) else {
+            assert!(env::var_os("CI").is_none(), "no tmux in PATH");
             println!("skipped: no tmux in PATH");
             return;
         };

@@ -7,6 +7,7 @@ use crate::{
     ApprovalPolicy, Effect, EventReason, EventType, Operation, PlanHash, PlanState, PlanStatus, PlannedChanges, Proposal,
     Readiness, Run, RunOutcome, Stack, StackReason, StackSpec, Wish,
     governed::Ruling,
+    metadata,
     plan_summary::summary,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
 };
@@ -171,7 +172,8 @@ pub(crate) fn gate(
                 Operation::Up | Operation::Preview => "",
             };
             let approve = format!("kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
-            let message = format!("{what}; to approve it: {approve}{keep}");
+            let annotate = format!("or set the annotation {} to this hash (docs/approval.md)", metadata::APPROVE);
+            let message = format!("{what}; to approve it: {approve}; {annotate}{keep}");
             Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
         }
     }

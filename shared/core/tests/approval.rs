@@ -72,7 +72,8 @@ fn plan_waits_for_its_approval_and_is_made_once() {
         condition(&plan),
         format!(
             "Reconciling/ApprovalRequired: +3 ~0 -0 ±1 (replaces aws:rds/instance:Instance db); plan aaaaaaa; 2 values are known \
-             only when it is applied; to approve it: kubectl driftless approve shop --namespace team --plan {HASH}"
+             only when it is applied; to approve it: kubectl driftless approve shop --namespace team --plan {HASH}; or set the \
+             annotation driftless.dev/approve to this hash (docs/approval.md)"
         )
     );
     assert_eq!(plan.status.next_reconciliation, Some(now() + SignedDuration::from_hours(72)));

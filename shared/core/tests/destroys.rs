@@ -78,7 +78,8 @@ fn destroy_of_a_guarded_stack_waits_for_the_approval_of_its_plan() {
     assert!(!shown.effects.contains(&Effect::RemoveFinalizer));
     let words = format!(
         "Reconciling/ApprovalRequired: destroy: +0 ~0 -2 ±0 (deletes aws:rds/instance:Instance db); plan aaaaaaa; to approve it: \
-         kubectl driftless approve shop --namespace team --plan {}; to keep the resources, set spec.destroyOnFinalize to false",
+         kubectl driftless approve shop --namespace team --plan {}; or set the annotation driftless.dev/approve to this hash \
+         (docs/approval.md); to keep the resources, set spec.destroyOnFinalize to false",
         hash_of('a')
     );
     assert_eq!(condition(&shown), words);

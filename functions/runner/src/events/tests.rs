@@ -41,7 +41,13 @@ fn steps_that_change_a_resource_have_their_times() {
         event("resOutputsEvent", 11, "same", "same"),
         event("resourcePreEvent", 11, "update", "refused"),
         event("resOpFailedEvent", 13, "update", "refused"),
+        event("resourcePreEvent", 20, "create-replacement", "replaced"),
+        event("resOutputsEvent", 24, "create-replacement", "replaced"),
+        event("resourcePreEvent", 24, "replace", "replaced"),
+        event("resOutputsEvent", 24, "replace", "replaced"),
         event("resOutputsEvent", 70, "create", "slow"),
+        event("resourcePreEvent", 70, "delete-replaced", "replaced"),
+        event("resOutputsEvent", 73, "delete-replaced", "replaced"),
         event("resourcePreEvent", 70, "delete", "in-progress"),
     ];
     let found = events(&lines.iter().map(String::as_str).collect::<Vec<_>>());
@@ -52,7 +58,13 @@ fn steps_that_change_a_resource_have_their_times() {
         seconds,
         failed,
     };
-    let expected = [step("create", "slow", 10, 60, false), step("update", "refused", 11, 2, true)];
+    let expected = [
+        step("create", "slow", 10, 60, false),
+        step("update", "refused", 11, 2, true),
+        step("create-replacement", "replaced", 20, 4, false),
+        step("replace", "replaced", 24, 0, false),
+        step("delete-replaced", "replaced", 70, 3, false),
+    ];
     assert_eq!(ResourceStep::longest(found.steps), expected);
     let many = (0..60).map(|n| step("create", &n.to_string(), n, u64::try_from(n).unwrap(), n == 0)).collect();
     let kept = ResourceStep::longest(many);

@@ -15,6 +15,7 @@ use driftless_core::{
     TreeState,
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Client, ResourceExt as _, core::ObjectMeta};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -58,6 +59,15 @@ pub fn updates() -> Vec<Update> {
 /// A preview of the Stack `shop` that is newer than its last update.
 pub fn preview() -> Update {
     serde_saphyr::from_str(include_str!("../objects/previews.yaml")).unwrap()
+}
+
+/// The Update that a request creates; its run fails at once.
+fn failed() -> Update {
+    let mut update = preview();
+    update.metadata.name = Some("shop-up-f4l3d".into());
+    let condition = &mut update.status.as_mut().unwrap().conditions[0];
+    (condition.status, condition.reason, condition.message) = ("True".into(), "UpdateFailed".into(), "quota exceeded".into());
+    update
 }
 
 /// The log of that preview, as Pulumi writes it.
@@ -114,7 +124,8 @@ impl Facts for Team {
 
     async fn flux(&self, _: &str, _: &str, _: &str, name: &str) -> Result<Found<Source>, Infallible> {
         let revision = "main@sha1:7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918".to_owned();
-        let artifact = Artifact { revision, digest: Some(digest()), ..Artifact::default() };
+        let last_update_time = Some(Time("2026-11-26T11:57:40Z".parse().unwrap()));
+        let artifact = Artifact { revision, digest: Some(digest()), last_update_time, ..Artifact::default() };
         let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
         Ok(found(Some(Source { metadata, artifact: Some(artifact), ..Source::default() })))
     }
@@ -187,7 +198,14 @@ fn answer(path: &str) -> Option<Value> {
         return stacks().into_iter().find(|stack| stack.name_any() == name).map(|stack| json!(stack));
     }
     if let Some(name) = named("updates") {
-        return updates().into_iter().chain([preview()]).find(|update| update.name_any() == name).map(|update| json!(update));
+        return updates()
+            .into_iter()
+            .chain([preview(), failed()])
+            .find(|update| update.name_any() == name)
+            .map(|update| json!(update));
+    }
+    if let Some(name) = named("workspaces") {
+        return Some(json!({ "metadata": { "name": name }, "spec": {} }));
     }
     if path.ends_with("/events") {
         let message = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db: quota exceeded: ask for more";
@@ -206,7 +224,8 @@ fn answer(path: &str) -> Option<Value> {
 pub fn respond<B>(request: &http::Request<B>) -> http::Response<Body> {
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
-    let (status, body) = match answer(&path) {
+    let created = (request.method() == http::Method::POST).then(|| json!(failed()));
+    let (status, body) = match created.or_else(|| answer(&path)) {
         Some(body) => (200, body),
         None => (404, missing),
     };

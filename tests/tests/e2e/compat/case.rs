@@ -21,7 +21,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
-use super::history::{History, kstatus};
+use super::{
+    history::{History, kstatus},
+    seen,
+};
 
 /// The time limit of a step. A failed run is retried after 90 s at most, and others run at the same
 /// time.
@@ -125,6 +128,7 @@ impl Case {
             let done = history.now(self.object()).await?;
             let since = || history.since(self.object(), done);
             self.until(team, &step.expect, STEP, since).await.with_context(|| format!("after step {number}"))?;
+            Box::pin(seen::is_explained_now(team, self.object())).await.with_context(|| format!("after step {number}"))?;
         }
         Ok(())
     }

@@ -97,6 +97,21 @@ pub async fn is_seen(team: &Namespace<'_>, case: &Case) -> Result<()> {
     .await
 }
 
+/// Waits until `explain` says about a Stack in the middle of a case what the Stack says itself, read
+/// at the same version. A state that lasts only seconds may be followed by the next one.
+pub async fn is_explained_now(team: &Namespace<'_>, name: &str) -> Result<()> {
+    let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
+    ready::until_every(BETWEEN_LOOKS, "the explanation agrees with the Stack", AGREEMENT, async || {
+        let Some(stack) = stacks.get_opt(name).await? else { return Ok(()) };
+        let before = now();
+        let explanation = document(team, &["explain", name]).await;
+        let version = stacks.get_opt(name).await?.and_then(|stack| stack.resource_version());
+        ensure!(version == stack.resource_version(), "the Stack changed while it was explained");
+        is_explained(&stack, &explanation?, before)
+    })
+    .await
+}
+
 /// Fails unless an explanation has the reason and the message of the Stack's condition, decided
 /// from what a user may read, and the time of the next reconciliation. It was made after `before`.
 fn is_explained(stack: &Stack, explanation: &Value, before: Timestamp) -> Result<()> {
@@ -227,20 +242,23 @@ fn has_log(team: &Namespace<'_>, stack: &Stack, updates: &[Update], Printed { te
     Ok(())
 }
 
-/// What the commands print about a Stack, without times.
+/// What the commands print about a Stack, and what they would change of it, without times.
 async fn words(team: &Namespace<'_>, stack: &str) -> Result<String> {
     let mut text = String::new();
-    for command in ["get", "explain", "tree", "diff", "logs"] {
-        let Printed { text: words, code } = printed(team, &[command, stack]).await?;
+    let reads = ["get", "explain", "tree", "diff", "logs"].map(|command| (command, &[][..]));
+    let requests = ["run preview", "reconcile", "cancel", "suspend", "resume", "remediate", "adopt"];
+    for (command, options) in reads.into_iter().chain(requests.map(|command| (command, &["--dry-run"][..]))) {
+        let arguments: Vec<_> = command.split(' ').chain([stack]).chain(options.iter().copied()).collect();
+        let Printed { text: words, code } = printed(team, &arguments).await?;
         let words: String = words.split_inclusive(char::is_whitespace).map(timeless).collect();
-        text.extend(["$ ", command, " ", stack, ": ", &code.to_string(), "\n", &words]);
+        text.extend(["$ ", &arguments.join(" "), ": ", &code.to_string(), "\n", &words]);
     }
     Ok(text)
 }
 
 /// A word with the white space after it, in which a time or a duration is replaced.
 fn timeless(word: &str) -> String {
-    let bare = word.trim_end().trim_matches(['(', ')', ',', ';']);
+    let bare = word.trim_end().trim_matches(['(', ')', ',', ';', '"']);
     let starts = bare.starts_with(|first: char| first.is_ascii_digit());
     let is_span = bare.ends_with(['s', 'm', 'h', 'd']) && bare.chars().all(|part| part.is_ascii_digit() || "smhd".contains(part));
     match (starts, is_span, bare.ends_with('Z')) {

@@ -163,6 +163,17 @@ fn attempts_at_a_message_outlive_it() {
 }
 
 #[test]
+fn logs_and_audit_records_expire_by_their_parameters() {
+    let template = read(TEMPLATE).unwrap();
+    let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
+    for (prefix, parameter) in [("logs/", "LogRetentionDays"), ("audit/", "AuditRetentionDays")] {
+        let expiries: Vec<_> =
+            rules.iter().filter(|rule| rule["Prefix"] == prefix).map(|rule| &rule["ExpirationInDays"]).collect();
+        assert_eq!(expiries, [&serde_json::json!({ "Ref": parameter })], "{prefix}");
+    }
+}
+
+#[test]
 fn sealed_inputs_of_a_stack_never_expire() {
     let template = read(TEMPLATE).unwrap();
     let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
