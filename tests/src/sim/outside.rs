@@ -388,7 +388,7 @@ fn retries(name: &str) -> bool {
 }
 
 fn write_secret(world: &World, namespace: &str, number: u32) {
-    let value = format!("{namespace}{}{}", CANARY, number);
+    let value = format!("{namespace}{CANARY}{number}");
     let metadata = json!({ "namespace": namespace, "name": SECRET });
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
 }
