@@ -1,11 +1,13 @@
 //! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole
 //! policy: when a plan is made, what it waits for, and which run may apply it.
 
+use std::mem;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    ApprovalPolicy, Effect, EventReason, EventType, Operation, PlanHash, PlanState, PlanStatus, PlannedChanges, Proposal,
-    Readiness, Run, RunOutcome, Stack, StackReason, StackSpec, Wish,
+    ApprovalPolicy, Effect, EventReason, EventType, Governance, Operation, PlanHash, PlanState, PlanStatus, PlannedChanges,
+    Proposal, Readiness, Run, RunOutcome, Snapshot, Stack, StackReason, StackSpec, Wish,
     governed::Ruling,
     plan_summary::summary,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
@@ -362,4 +364,25 @@ fn difference(approved: &PlannedChanges, found: &PlannedChanges) -> String {
         (old.version != new.version, "another release of Driftless compared them"),
     ];
     parts.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
+}
+
+/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them.
+/// The removal of the annotation counts only where the cluster enforces who may remove it.
+pub(crate) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
+    let plan = &mut stack.status.plan;
+    plan.governed = snapshot.governance.governs(plan.governed);
+    if stack.approval.is_none() && plan.governed {
+        stack.approval = Some(stack.answers.clone());
+    }
+    if let (Some(settings), Governance::Known { floor: Some(floor), .. }) = (&mut stack.approval, &snapshot.governance) {
+        settings.policy = mem::take(&mut settings.policy).and(floor);
+    }
+    if stack.approval.is_none() && plan.guarded && snapshot.guard != Guard::Intact {
+        stack.approval = Some(ApprovalSettings::default());
+    }
+    plan.guarded = stack.approval.is_some();
+    if !plan.guarded {
+        // The names of later proposals depend on the last one.
+        *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
+    }
 }

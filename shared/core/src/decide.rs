@@ -10,7 +10,9 @@ use notes::notes;
 use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
     Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackStatus,
-    Sync, TreeState, Why, Workspace, apply_name, drift,
+    Sync, TreeState, Why, Workspace, apply_name,
+    approval::guard,
+    drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -71,7 +73,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
-        plans::guard(&mut stack, snapshot);
+        guard(&mut stack, snapshot);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
