@@ -15,13 +15,13 @@ use crate::{
     drift,
     finalize::{Finalize, finalize},
     is_synced,
+    life::{Life, life},
     names::update_name,
     observe, paths, prerequisites,
     retry::{self, Retry},
     run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
-    ttl::{Life, life},
     validate, workspace,
 };
 
