@@ -124,7 +124,7 @@ impl Template {
         })
     }
 
-    fn policy_of(&self, arn: &str) -> &[Statement] {
+    pub(super) fn policy_of(&self, arn: &str) -> &[Statement] {
         let resource = if arn.starts_with("arn:aws:s3:::") { arn.split('/').next().unwrap_or(arn) } else { arn };
         self.resource_policies.get(resource).map_or(&[], Vec::as_slice)
     }
