@@ -3,6 +3,8 @@
 
 #[path = "docs/architecture.rs"]
 mod architecture;
+#[path = "docs/circles.rs"]
+mod circles;
 
 use std::{fs, path::Path, process::Command};
 

@@ -12,6 +12,7 @@ pub mod git_files;
 mod guard;
 mod program;
 mod refusal;
+mod remedy;
 mod store;
 mod transport;
 mod workspace;
@@ -21,13 +22,13 @@ use driftless_contract::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifa
 use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
 pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
-use driftless_source::{DigestMismatch, InvalidDigest, Limits};
+use driftless_source::Limits;
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
-use refusal::limit_remedy;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 pub use guard::PrivateHosts;
+pub use refusal::Refusal;
 pub use transport::{Artifacts, Download, Place, Transport};
 
 /// The settings of an installation.
@@ -71,126 +72,6 @@ pub struct Fetcher<'a, C, O, Q, A> {
     pub settings: &'a Settings,
     /// When the invocation began to handle the request.
     pub now: Timestamp,
-}
-
-/// Why there is no tree. The message goes into a condition: it has no content, and no digest but
-/// the source's own.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// The source places its artifact where it must not be fetched from.
-    #[error("{field} is {value:?}: {why}")]
-    Artifact {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// The fact, as the end of the message.
-        why: String,
-    },
-    /// A kind whose artifact is no project.
-    #[error("kind {kind} of {group:?} is not supported as a source{}", kind_remedy(.group, .kind))]
-    Kind {
-        /// The API group.
-        group: String,
-        /// The kind.
-        kind: String,
-    },
-    /// A kind that cannot be read.
-    #[error("{message}{}", kind_remedy(.group, .kind))]
-    Unreadable {
-        /// The API group.
-        group: String,
-        /// The kind.
-        kind: String,
-        /// The API server's message.
-        message: String,
-    },
-    /// An object that this release cannot read.
-    #[error("{0}")]
-    Object(String),
-    /// The digest in the source's status is invalid.
-    #[error("status.artifact.digest: {0}")]
-    Digest(#[from] InvalidDigest),
-    /// The content does not match the digest.
-    #[error(transparent)]
-    Mismatch(#[from] DigestMismatch),
-    /// The artifact was replaced or deleted.
-    #[error("artifact no longer exists; wait for the next artifact of the source")]
-    Gone,
-    /// The same for the artifact of a Workspace.
-    #[error("spec.flux.url is {url:?}, which no longer exists; set url and digest to those of the current status.artifact")]
-    Outdated {
-        /// `spec.flux.url`
-        url: String,
-    },
-    /// The archive is too large.
-    #[error("archive is too large, the maximum is {limit} bytes; source is not fetched; raise MaxArchiveBytes")]
-    TooLarge {
-        /// The limit.
-        limit: u64,
-    },
-    /// The namespace has reached its quota.
-    #[error(
-        "namespace {namespace:?} stores {stored} bytes of sources, the maximum is {limit}; source is not fetched; raise \
-         MaxTreeBytesPerNamespace, or wait until unused trees expire (TreeRetentionDays)"
-    )]
-    Quota {
-        /// The namespace.
-        namespace: String,
-        /// The size of its trees.
-        stored: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The download failed.
-    #[error("the artifact could not be fetched: {0}")]
-    Unreachable(String),
-    /// The content is invalid.
-    #[error("{0}{remedy}", remedy = limit_remedy(.0))]
-    Content(#[from] driftless_source::Refusal),
-    /// The scratch space or the archive could not be read or written.
-    #[error("the archive could not be read: {0}")]
-    Io(#[from] std::io::Error),
-    /// A git error: the repository, the connection or the content.
-    #[error("{}", error.words(fields))]
-    Git {
-        /// The error of git.
-        error: git::GitError,
-        /// The names of the fields that define it.
-        fields: &'static git::Fields,
-    },
-    /// The Program cannot be written as YAML.
-    #[error("the Program could not be written as YAML: {0}")]
-    Program(String),
-}
-
-impl Refusal {
-    /// Returns whether the same source always fails.
-    fn is_terminal(&self) -> bool {
-        match self {
-            Self::Artifact { .. }
-            | Self::Kind { .. }
-            | Self::Unreadable { .. }
-            | Self::Object(_)
-            | Self::Digest(_)
-            | Self::TooLarge { .. }
-            | Self::Content(_)
-            | Self::Program(_) => true,
-            Self::Git { error, .. } => error.is_terminal(),
-            // A proxy or a cache on the way may have damaged the content.
-            Self::Mismatch(_) | Self::Gone | Self::Outdated { .. } | Self::Unreachable(_) | Self::Io(_) | Self::Quota { .. } => {
-                false
-            }
-        }
-    }
-}
-
-/// The remedy for a kind that is not used.
-fn kind_remedy(group: &str, kind: &str) -> String {
-    if kind == "HelmRepository" {
-        return "; name a HelmChart, a GitRepository or an OCIRepository".into();
-    }
-    format!("; name a source of Flux, or add {group}/{kind} to SourceKinds and grant the right to read it")
 }
 
 /// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more is

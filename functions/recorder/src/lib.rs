@@ -108,7 +108,7 @@ pub async fn runs<O: Objects, T: Tasks>(
         }
     }
     if let Some(arn) = live.filter(|_| hints.is_empty()) {
-        stop::stop_orphan(tasks, settings, &arn, now).await?;
+        stop::stop_orphan(tasks, settings.start_seconds, &arn, now).await?;
     }
     Ok(hints)
 }

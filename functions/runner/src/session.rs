@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
         let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
         let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.stack));
         let Environment { mut variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
-        for (name, value) in Cache::variables(spec.cache.as_ref(), &dependencies::compiled(scratch)) {
+        for (name, value) in Cache::variables(spec.cache.as_ref(), &compiled(scratch)) {
             variables.entry(name).or_insert(value);
         }
         let dir = match &spec.source {
@@ -384,6 +384,11 @@ impl<'a> Session<'a> {
             false => failure,
         })
     }
+}
+
+/// See [`Places::compiled`].
+fn compiled(scratch: &Path) -> PathBuf {
+    scratch.join("compiled")
 }
 
 /// Returns how many processes the kernel has killed for lack of memory since its start; 0 if it

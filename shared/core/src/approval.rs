@@ -1,59 +1,29 @@
 //! Approval: a guarded Stack changes resources only by a plan that was approved. Here is the whole
 //! policy: when a plan is made, what it waits for, and which run may apply it.
 
-use jiff::{SignedDuration, Timestamp};
+use std::mem;
+
+use jiff::Timestamp;
 
 use crate::{
-    ApprovalPolicy, Effect, EventReason, EventType, Operation, PlanHash, PlanState, PlanStatus, PlannedChanges, Proposal,
-    Readiness, Run, RunOutcome, Stack, StackReason, StackSpec, Wish,
+    ApprovalSettings, Effect, EventReason, EventType, Governance, Guard, Operation, PlanHash, PlanState, PlanStatus,
+    PlannedChanges, Proposal, Readiness, Revision, Run, RunOutcome, Snapshot, Stack, StackReason, StackSpec, Wish,
     governed::Ruling,
     metadata,
     plan_summary::summary,
     retry::{MAX_FAILURES, cooldown, platform_cooldown},
+    run::Hold,
 };
 
 /// The changes of a plan that the status of a Stack has.
 const TOLD: usize = 20;
 /// The paths in each list of a change there.
 const TOLD_PATHS: usize = 20;
-/// A plan that is not approved within this time expires, unless the Stack sets another time.
-const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
 /// The ways to end the deletion of a Stack whose destroy cannot be previewed.
 const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb approve remove the annotation driftless.dev/approval, to \
                             destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";
 /// The remedy for a cluster without the policy.
 const GUARD: &str = "apply infra/kubernetes/approval.yaml";
-
-/// The annotations of a guarded Stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApprovalSettings {
-    /// Which plans need an approval.
-    pub policy: ApprovalPolicy,
-    /// The approved plan.
-    pub approved: Option<PlanHash>,
-    /// The user who approved it. The admission policy of the cluster guarantees the name.
-    pub approved_by: Option<String>,
-    /// The rejected plan.
-    pub rejected: Option<PlanHash>,
-    /// The time after which a plan expires.
-    pub ttl: SignedDuration,
-}
-
-impl Default for ApprovalSettings {
-    fn default() -> Self {
-        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
-    }
-}
-
-/// Whether the cluster enforces who may approve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// The admission policy and its binding are as shipped; or the Stack is not guarded, and
-    /// nothing depends on them.
-    Intact,
-    /// They are not, for that reason. No approval counts.
-    Broken(String),
-}
 
 impl Stack {
     /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan`
@@ -76,13 +46,36 @@ impl Stack {
         let is_approved = |plan| settings.approves(plan, proposal.demanded.is_some(), status.spent.as_ref());
         is_fresh && is_it && proposal.plan.as_ref().is_some_and(is_approved)
     }
+
+    /// Returns why it starts no run now that changes resources or not, and applies that plan.
+    #[must_use]
+    pub fn hold(&self, changes: bool, plan: Option<&PlanHash>, now: Timestamp) -> Option<Hold> {
+        if self.suspended {
+            return Some(Hold::Suspended);
+        }
+        if changes && !self.permits(plan, now) {
+            return Some(Hold::Unapproved);
+        }
+        let is_closed = self.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
+        (changes && is_closed).then_some(Hold::OutsideWindow)
+    }
 }
 
-impl ApprovalSettings {
-    /// Returns whether the plan needs no approval, or has one that no run has used.
-    fn approves(&self, plan: &PlannedChanges, is_demanded: bool, spent: Option<&PlanHash>) -> bool {
-        let is_approved = self.approved.as_ref() == Some(&plan.hash) && spent != Some(&plan.hash);
-        self.rejected.as_ref() != Some(&plan.hash) && (is_approved || !is_demanded && !self.policy.needs_approval(plan))
+impl Wish {
+    /// What a proposal was made for. A failed preview without a report keeps the old digest of
+    /// inputs.
+    fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
+        let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
+        let has_report = outcome.succeeded || outcome.stale;
+        let known = || before.filter(|_| !has_report).and_then(|before| before.wish.inputs.clone());
+        Self {
+            operation,
+            commit: if operation == Operation::Destroy { Revision::default() } else { run.commit.clone() },
+            generation: run.generation,
+            reconcile_request: run.reconcile_request.clone(),
+            refresh: run.refresh && operation == Operation::Up,
+            inputs: outcome.inputs.clone().or_else(known).filter(|_| operation == Operation::Up),
+        }
     }
 }
 
@@ -364,4 +357,25 @@ fn difference(approved: &PlannedChanges, found: &PlannedChanges) -> String {
         (old.version != new.version, "another release of Driftless compared them"),
     ];
     parts.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
+}
+
+/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them.
+/// The removal of the annotation counts only where the cluster enforces who may remove it.
+pub(crate) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
+    let plan = &mut stack.status.plan;
+    plan.governed = snapshot.governance.governs(plan.governed);
+    if stack.approval.is_none() && plan.governed {
+        stack.approval = Some(stack.answers.clone());
+    }
+    if let (Some(settings), Governance::Known { floor: Some(floor), .. }) = (&mut stack.approval, &snapshot.governance) {
+        settings.policy = mem::take(&mut settings.policy).and(floor);
+    }
+    if stack.approval.is_none() && plan.guarded && snapshot.guard != Guard::Intact {
+        stack.approval = Some(ApprovalSettings::default());
+    }
+    plan.guarded = stack.approval.is_some();
+    if !plan.guarded {
+        // The names of later proposals depend on the last one.
+        *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
+    }
 }

@@ -1,6 +1,11 @@
 use std::collections::BTreeSet;
 
-use crate::{ChangeKind, PlannedChanges};
+use jiff::SignedDuration;
+
+use crate::{ChangeKind, PlanHash, PlannedChanges};
+
+/// A plan that is not approved within this time expires, unless the Stack sets another time.
+const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
 
 /// Which plans of a guarded Stack need an approval: the annotation `driftless.dev/approval`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,4 +53,43 @@ impl ApprovalPolicy {
             Self::Unless(kinds) => kinds.iter().any(|kind| plan.count(*kind) > 0),
         }
     }
+}
+
+/// The annotations of a guarded Stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalSettings {
+    /// Which plans need an approval.
+    pub policy: ApprovalPolicy,
+    /// The approved plan.
+    pub approved: Option<PlanHash>,
+    /// The user who approved it. The admission policy of the cluster guarantees the name.
+    pub approved_by: Option<String>,
+    /// The rejected plan.
+    pub rejected: Option<PlanHash>,
+    /// The time after which a plan expires.
+    pub ttl: SignedDuration,
+}
+
+impl Default for ApprovalSettings {
+    fn default() -> Self {
+        Self { policy: ApprovalPolicy::Required, approved: None, approved_by: None, rejected: None, ttl: DEFAULT_TTL }
+    }
+}
+
+impl ApprovalSettings {
+    /// Returns whether the plan needs no approval, or has one that no run has used.
+    pub(crate) fn approves(&self, plan: &PlannedChanges, is_demanded: bool, spent: Option<&PlanHash>) -> bool {
+        let is_approved = self.approved.as_ref() == Some(&plan.hash) && spent != Some(&plan.hash);
+        self.rejected.as_ref() != Some(&plan.hash) && (is_approved || !is_demanded && !self.policy.needs_approval(plan))
+    }
+}
+
+/// Whether the cluster enforces who may approve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The admission policy and its binding are as shipped; or the Stack is not guarded, and
+    /// nothing depends on them.
+    Intact,
+    /// They are not, for that reason. No approval counts.
+    Broken(String),
 }

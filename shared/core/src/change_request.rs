@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ChangeKind, Operation, Run, RunOutcome, Stack,
+    ChangeKind,
     bound::{self, MAX_URN_BYTES},
 };
 
@@ -64,13 +64,4 @@ impl Previewed {
     pub fn is_empty(&self) -> bool {
         self.counts.values().all(|count| *count == 0)
     }
-}
-
-/// The pull request that shows the end of a run: of a preview that found changes or failed, and of
-/// each one after that. The others leave no comment about a Stack that the pull request does not
-/// touch.
-pub(crate) fn shown_on(stack: &Stack, run: &Run, outcome: &RunOutcome) -> Option<ChangeRequest> {
-    let number = stack.change_request.filter(|_| run.operation == Operation::Preview && !outcome.platform_failure)?;
-    let is_news = !outcome.succeeded || outcome.previewed.as_ref().is_some_and(|found| !found.is_empty());
-    (is_news || stack.status.change_request == Some(number)).then_some(number)
 }

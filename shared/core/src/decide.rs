@@ -10,16 +10,18 @@ use notes::notes;
 use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
     Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackStatus,
-    Sync, TreeState, Why, Workspace, apply_name, drift,
+    Sync, TreeState, Why, Workspace, apply_name,
+    approval::guard,
+    drift,
     finalize::{Finalize, finalize},
     is_synced,
+    life::{Life, life},
     names::update_name,
     observe, paths, prerequisites,
     retry::{self, Retry},
     run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
-    ttl::{Life, life},
     validate, workspace,
 };
 
@@ -71,7 +73,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
-        plans::guard(&mut stack, snapshot);
+        guard(&mut stack, snapshot);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }

@@ -5,8 +5,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    Drift, DriftStatus, DriftVerdict, DriftedResource, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Run,
-    RunOutcome, Schedule, Stack,
+    Drift, DriftStatus, DriftVerdict, DriftedResource, Effect, EventReason, EventType, Ignored, LastUpdate, LastUpdateState,
+    Remediate, Run, RunOutcome, Stack,
     retry::{Retry, retry},
     schedule::spread,
 };
@@ -16,60 +16,6 @@ const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// The maximum number of resources in the status of a Stack.
 const TOLD: usize = 20;
-
-/// The settings of a Stack's drift checks and of the fix.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DriftSettings {
-    /// When to check; `None` while checks are paused.
-    pub schedule: Option<Schedule>,
-    /// The check whose drift the state takes over, if it is the last check.
-    pub adopt: Option<String>,
-    /// Which drift to fix, if any.
-    pub remediate: Option<Remediate>,
-    /// Properties that never count as drift.
-    pub ignored: Vec<Ignored>,
-}
-
-/// Properties that never count as drift.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ignored {
-    /// The type of the resources; `None` for all.
-    pub resource_type: Option<String>,
-    /// The path of a property. It covers that property and all within it.
-    pub path: String,
-}
-
-impl Ignored {
-    /// Parses the annotation `driftless.dev/drift-ignore`: `PATH` or `TYPE#PATH`, separated by
-    /// commas. `Err` says what is wrong with it.
-    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
-        let wrong = || format!("{text:?}; write paths such as tags.owner or aws:s3/bucket:Bucket#tags, separated by commas");
-        let entry = |entry: &str| {
-            let (resource_type, path) = entry.trim().split_once('#').map_or((None, entry.trim()), |(of, path)| (Some(of), path));
-            let is_valid = !path.is_empty() && resource_type.is_none_or(|resource_type| !resource_type.is_empty());
-            let resource_type = resource_type.map(str::to_owned);
-            is_valid.then(|| Self { resource_type, path: path.to_owned() }).ok_or_else(wrong)
-        };
-        text.split(',').map(entry).collect()
-    }
-
-    fn covers(&self, urn: &str, path: &str) -> bool {
-        // `urn:pulumi:STACK::PROJECT::PARENT$TYPE::NAME`
-        let types = urn.split("::").nth(2).unwrap_or_default();
-        let is_of_type = self.resource_type.as_deref().is_none_or(|wanted| types.rsplit('$').next() == Some(wanted));
-        let is_within = path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-        is_of_type && is_within
-    }
-}
-
-/// Which drift is fixed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remediate {
-    /// All drift that is found.
-    Always,
-    /// The drift that the check of this name found, if it is the last check.
-    Check(String),
-}
 
 /// The drift that counts. What the result leaves out is not known, so it counts.
 fn counted(found: &Drift, ignored: &[Ignored]) -> Drift {

@@ -17,19 +17,6 @@ pub(crate) enum Ruling {
     Unknown(String),
 }
 
-impl Governance {
-    /// Returns whether a Stack's changes go through plans; `governed` is what counts if it was not
-    /// read.
-    #[must_use]
-    pub fn governs(&self, governed: bool) -> bool {
-        match self {
-            Self::Unread => governed,
-            Self::Unreadable(_) => true,
-            Self::Known { floor, policies } => floor.is_some() || !policies.is_empty(),
-        }
-    }
-}
-
 impl Ruling {
     /// Applies the rules to the pending plan of the Stack, of which its status has a part only.
     pub(crate) fn of(snapshot: &Snapshot, stack: &Stack) -> Self {

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalSettings, ArtifactDigest, ChangeRequest, DriftSettings, Governance, Guard, PlanHash, PlannedChanges, Readiness,
-    Revision, RunOutcome, StackStatus, Ttl, Uid, Window, run::UpdateFacts,
+    ApprovalSettings, ArtifactDigest, ChangeRequest, DriftSettings, Governance, Guard, Operation, PlanHash, PlannedChanges,
+    Readiness, Revision, RunOutcome, StackStatus, Ttl, Uid, Window, run::UpdateFacts,
 };
 
 /// All facts about a Stack that a decision needs, read in one reconciliation.
@@ -422,37 +421,4 @@ pub struct Run {
     pub adopts: bool,
     /// The approved plan that it applies.
     pub plan: Option<PlanHash>,
-}
-
-/// Pulumi's operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Operation {
-    /// `pulumi up`
-    Up,
-    /// `pulumi preview`
-    Preview,
-    /// `pulumi refresh`
-    Refresh,
-    /// `pulumi destroy`
-    Destroy,
-}
-
-impl Operation {
-    /// The value in an Update's `spec.type`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Preview => "preview",
-            Self::Refresh => "refresh",
-            Self::Destroy => "destroy",
-        }
-    }
-
-    /// Parses an Update's `spec.type`.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Up, Self::Preview, Self::Refresh, Self::Destroy].into_iter().find(|operation| operation.as_str() == word)
-    }
 }

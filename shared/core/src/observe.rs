@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run, RunOutcome,
-    Stack, StackStatus, approval::observe_applied, change_request::shown_on, preview_summary,
+    ChangeRequest, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run,
+    RunOutcome, Stack, StackStatus, approval::observe_applied, preview_summary,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end
@@ -113,4 +113,13 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let change_request = shown_on(stack, run, outcome);
     status.change_request = change_request.or(status.change_request);
     (status, Effect::Event { event_type, reason, note, revision, change_request })
+}
+
+/// The pull request that shows the end of a run: of a preview that found changes or failed, and of
+/// each one after that. The others leave no comment about a Stack that the pull request does not
+/// touch.
+fn shown_on(stack: &Stack, run: &Run, outcome: &RunOutcome) -> Option<ChangeRequest> {
+    let number = stack.change_request.filter(|_| run.operation == Operation::Preview && !outcome.platform_failure)?;
+    let is_news = !outcome.succeeded || outcome.previewed.as_ref().is_some_and(|found| !found.is_empty());
+    (is_news || stack.status.change_request == Some(number)).then_some(number)
 }

@@ -7,7 +7,7 @@ mod document;
 use cel::{Context, Value, parser::Parser};
 
 use self::{cost::Sizes, document::Document};
-use crate::{ApprovalPolicy, ArtifactDigest, PlannedChanges, Stack, bound};
+use crate::{PlanPolicy, PlannedChanges, RuleAction, Stack, bound};
 
 /// The maximum length of an expression, in bytes.
 pub const MAX_EXPRESSION_BYTES: usize = 1024;
@@ -18,75 +18,6 @@ const MAX_DEPTH: u16 = 24;
 const MAX_STEPS: u64 = 10_000_000;
 /// The maximum length of a text of a rule in a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256;
-
-/// What a cluster demands of a Stack.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Governance {
-    /// It was not read, because no run starts now. What the status says counts.
-    #[default]
-    Unread,
-    /// It cannot be read, for that reason. No run starts.
-    Unreadable(String),
-    /// It was read.
-    Known {
-        /// The least that the Namespace demands; see [`ApprovalPolicy`].
-        floor: Option<ApprovalPolicy>,
-        /// The policies that select the namespace.
-        policies: Vec<PlanPolicy>,
-    },
-}
-
-/// The rules of a `PlanPolicy`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanPolicy {
-    /// Its name.
-    pub name: String,
-    /// Its rules, or why it cannot be read. Such a policy denies every plan.
-    pub rules: Result<Vec<PlanRule>, String>,
-    /// The policy packs that the programs are held to.
-    pub packs: Vec<PolicyPack>,
-}
-
-/// A policy pack of Pulumi: a directory of what a Flux source offered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyPack {
-    /// Its name, for messages.
-    pub name: String,
-    /// The kind of the source.
-    pub kind: String,
-    /// The namespace of the source.
-    pub namespace: String,
-    /// The name of the source.
-    pub source: String,
-    /// The digest of the source's artifact: no other content is used.
-    pub digest: ArtifactDigest,
-    /// The directory of the pack within the artifact; empty for its root.
-    pub dir: String,
-}
-
-/// A rule about plans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanRule {
-    /// Its name within the policy.
-    pub name: String,
-    /// A CEL expression, which is true for the plans that the rule concerns.
-    pub expression: String,
-    /// What follows then.
-    pub action: RuleAction,
-    /// The text for users; empty for none.
-    pub message: String,
-}
-
-/// What follows if the expression of a rule is true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleAction {
-    /// The plan is not applied.
-    Deny,
-    /// The plan needs an approval.
-    RequireApproval,
-    /// Users are told.
-    Warn,
-}
 
 /// What the rules say about a plan. Each text names policy and rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::{Operation, PlanHash, PlannedChanges, Revision, Run, RunOutcome};
+use crate::{Operation, PlanHash, PlannedChanges, Revision};
 
 /// The state of a guarded Stack's plans.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,24 +76,6 @@ pub struct Wish {
     /// A digest of what it applies from Secrets and ConfigMaps; `None` if that is not known, or it
     /// applies none.
     pub inputs: Option<String>,
-}
-
-impl Wish {
-    /// What a proposal was made for. A failed preview without a report keeps the old digest of
-    /// inputs.
-    pub(crate) fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
-        let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
-        let has_report = outcome.succeeded || outcome.stale;
-        let known = || before.filter(|_| !has_report).and_then(|before| before.wish.inputs.clone());
-        Self {
-            operation,
-            commit: if operation == Operation::Destroy { Revision::default() } else { run.commit.clone() },
-            generation: run.generation,
-            reconcile_request: run.reconcile_request.clone(),
-            refresh: run.refresh && operation == Operation::Up,
-            inputs: outcome.inputs.clone().or_else(known).filter(|_| operation == Operation::Up),
-        }
-    }
 }
 
 /// The state of a plan.

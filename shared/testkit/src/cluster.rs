@@ -10,9 +10,9 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::{
-    State, World,
     fields::{fields, is_selected, merge, omit_empty, release, unselectable},
     stored::Stored,
+    world::{State, World},
 };
 
 /// The name of the one cluster.

@@ -8,7 +8,7 @@ use driftless_aws::{Error, LINK_LIFETIME, Link, Objects, Result};
 use driftless_contract::{Document, Key, RunMessage, keys};
 use jiff::Timestamp;
 
-use crate::{Message, State, World, lost, whole_second};
+use crate::world::{Message, State, World, lost, whole_second};
 
 /// Objects per page of a list: few, so that tests need several pages.
 const PAGE: usize = 3;

@@ -1,10 +1,10 @@
 use std::collections::btree_map::Entry;
 
 use driftless_aws::{BATCH, Error, Queues, Result};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, TaskHint, keys};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, TaskHint};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{State, World, lost};
+use crate::world::{Message, Queued, State, World, lost};
 
 /// SQS's longest delay.
 const MAX_DELAY_SECONDS: u16 = 900;
@@ -12,36 +12,6 @@ const MAX_DELAY_SECONDS: u16 = 900;
 const DEDUPLICATION: SignedDuration = SignedDuration::from_mins(5);
 /// How long until a message that was not handled is delivered again.
 const VISIBILITY: SignedDuration = SignedDuration::from_secs(30);
-
-/// A message of any queue.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Message {
-    /// On `hints`.
-    Hint(Hint),
-    /// On `launches`.
-    Launch(LaunchHint),
-    /// On `runs`: Driftless's, the bucket's or ECS's.
-    Run(RunMessage),
-    /// On `sources.fifo`.
-    Fetch(FetchRequest),
-}
-
-#[derive(Clone)]
-pub(crate) struct Queued {
-    due: Timestamp,
-    /// The position in its FIFO group.
-    place: u64,
-    message: Message,
-}
-
-impl Queued {
-    fn group(&self) -> Option<String> {
-        match &self.message {
-            Message::Fetch(request) => Some(keys::fetch(&request.source).to_string()),
-            _ => None,
-        }
-    }
-}
 
 impl World {
     /// Receives one of the due messages, but never a later one of a FIFO group.

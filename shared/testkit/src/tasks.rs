@@ -1,57 +1,14 @@
 use driftless_aws::{Error, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{Claim, Launch, ObjectKey, RunId, RunMessage, keys, to_json};
 use driftless_core::{StopCode, TaskEnd, TaskShape};
-use jiff::{SignedDuration, Timestamp};
 
-use crate::{CLUSTER, Message, World, lost, whole_second};
-
-/// How long ECS remembers a stopped task, and with it its client token.
-const MEMORY: SignedDuration = SignedDuration::from_hours(1);
+use crate::{
+    CLUSTER,
+    world::{LiveTask, Message, Task, World, lost, whole_second},
+};
 
 /// The page size of `ListTasks`.
 const PAGE: usize = 100;
-
-#[derive(Clone)]
-pub(crate) struct Task {
-    run: RunId,
-    client_token: String,
-    created: Timestamp,
-    spot: bool,
-    /// Why a stop was requested.
-    stopping: Option<StopCode>,
-    stopped: Option<(Timestamp, TaskEnd)>,
-}
-
-impl Task {
-    /// The first request for a stop sets the reason.
-    fn stop(&mut self, code: StopCode) {
-        if self.stopped.is_none() {
-            self.stopping.get_or_insert(code);
-        }
-    }
-
-    /// The task as ECS shows it.
-    pub(crate) fn shown(&self) -> String {
-        format!("{:?} {:?}", self.stopping, self.stopped)
-    }
-
-    fn is_forgotten(&self, now: Timestamp) -> bool {
-        self.stopped.as_ref().is_some_and(|(at, _)| now.duration_since(*at) > MEMORY)
-    }
-}
-
-/// A task that has not stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveTask {
-    /// Its ARN.
-    pub arn: String,
-    /// The run that it was started for.
-    pub run: RunId,
-    /// It runs on Fargate Spot.
-    pub spot: bool,
-    /// A stop was requested.
-    pub stopping: bool,
-}
 
 impl World {
     /// The tasks that have not stopped, oldest first. The test decides what they do.

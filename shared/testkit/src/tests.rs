@@ -1,5 +1,6 @@
 use driftless_aws::{Objects as _, Queues as _};
-use driftless_contract::{FetchRequest, Hint, VERSION};
+use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION};
+use jiff::SignedDuration;
 
 use super::*;
 

@@ -25,7 +25,13 @@ use axum::{
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
-use super::{Aws, Credentials, Eks, Settings, address, backend, gate, listener, outages::Outage, provision, site::Tasks};
+use super::{
+    Aws, Credentials, Eks, Settings, backend, gate,
+    machine::{address, listener},
+    outages::Outage,
+    provision,
+    site::Tasks,
+};
 use crate::world::{
     dirs::Dirs,
     process::{command, output},

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 use super::{
     identity::{Caller, Credentials},
-    now,
+    machine::now,
     site::Site,
     template::Template,
 };

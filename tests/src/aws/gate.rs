@@ -26,7 +26,7 @@ use tokio::{net::TcpListener, sync::Mutex};
 use super::{
     fargate::{Fargate, Tls, send_at_once},
     identity::Caller,
-    now,
+    machine::now,
     outages::Outage,
     policy::Demand,
     s3,

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{random_hex, template::Template};
+use super::{machine::random_hex, template::Template};
 
 /// A key pair with its session's token. Has no `Debug`.
 #[derive(Clone, Serialize, Deserialize)]

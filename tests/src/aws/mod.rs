@@ -16,6 +16,7 @@ mod federation;
 mod gate;
 mod identity;
 mod lambda;
+mod machine;
 mod outages;
 pub mod policy;
 mod poller;
@@ -32,7 +33,6 @@ mod tests;
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
     path::PathBuf,
     sync::{Arc, PoisonError},
 };
@@ -44,12 +44,18 @@ pub use fargate::PRIVATE_REGISTRY;
 pub use federation::Federation;
 pub use gate::http_client;
 pub use identity::Credentials;
-use jiff::Timestamp;
+pub use provision::STACK;
 pub use site::{CALLS_LOG, INVOCATIONS_LOG};
-use tokio::net::TcpListener;
 
 use self::{
-    fargate::Fargate, identity::Identities, lambda::Lambda, poller::Mappings, schedule::Schedules, site::Site, template::Template,
+    fargate::Fargate,
+    identity::Identities,
+    lambda::Lambda,
+    machine::{address, listener},
+    poller::Mappings,
+    schedule::Schedules,
+    site::Site,
+    template::Template,
 };
 use crate::world::dirs::Dirs;
 
@@ -89,8 +95,6 @@ pub struct Settings {
 pub const ACCOUNT: &str = "123456789012";
 /// The Region of a world.
 pub const REGION: &str = "us-east-1";
-/// The stack's name in a world.
-pub const STACK: &str = "driftless";
 /// The objects of git's files in a world, by the parameter that names them, at the keys of `make
 /// deploy`.
 pub const GIT_FILES: [(&str, &str); 2] = [
@@ -218,14 +222,6 @@ impl Drop for Aws {
     }
 }
 
-async fn listener() -> Result<TcpListener> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?)
-}
-
-fn address(listener: &TcpListener) -> Result<String> {
-    Ok(format!("http://{}", listener.local_addr()?))
-}
-
 /// The configuration of clients that talk to moto itself.
 async fn backend(moto: &str, region: &str, keys: &Credentials) -> aws_config::SdkConfig {
     let keys = aws_credential_types::Credentials::new(&keys.access_key_id, &keys.secret_access_key, None, None, "world");
@@ -235,26 +231,4 @@ async fn backend(moto: &str, region: &str, keys: &Credentials) -> aws_config::Sd
         .credentials_provider(keys)
         .load()
         .await
-}
-
-/// The clock of this half of the world.
-#[expect(clippy::disallowed_methods, reason = "this is the clock adapter")]
-fn now() -> Timestamp {
-    Timestamp::now()
-}
-
-/// The environment of a process whose wall clock is shifted by this many seconds, while its
-/// monotonic clock is right. It only affects programs that read the time through libc: those in
-/// Rust, and none in Go.
-fn wrong_clock(dirs: &Dirs, seconds: i64) -> Result<[(&'static str, String); 3]> {
-    let library = dirs.tool("libfaketime.so.1")?.display().to_string();
-    Ok([("LD_PRELOAD", library), ("FAKETIME", format!("{seconds:+}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into())])
-}
-
-/// So many random bytes in hex.
-fn random_hex(bytes: usize) -> Result<String> {
-    use std::io::Read as _;
-    let mut buffer = vec![0; bytes];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut buffer)?;
-    Ok(base16ct::lower::encode_string(&buffer))
 }

@@ -11,7 +11,10 @@ use aws_sdk_s3::types::{
 use aws_sdk_sqs::types::QueueAttributeName;
 use serde_json::json;
 
-use super::{STACK, gate::http_client, site::Site, template::Template};
+use super::{gate::http_client, site::Site, template::Template};
+
+/// The stack's name in a world.
+pub const STACK: &str = "driftless";
 
 /// Creates the secrets, queues, dead-letter queues first, then the bucket, and the objects of other
 /// buckets.

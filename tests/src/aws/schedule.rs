@@ -9,7 +9,12 @@ use tokio::{
     time::{Instant, interval_at, sleep},
 };
 
-use super::{lambda::Lambda, now, random_hex, site::Site, template::Schedule};
+use super::{
+    lambda::Lambda,
+    machine::{now, random_hex},
+    site::Site,
+    template::Schedule,
+};
 
 /// The pauses before Lambda's retries of an asynchronous invocation. The template says how many
 /// retries there are.

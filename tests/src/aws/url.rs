@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 use super::{
     lambda::{Failure, Lambda},
-    now, random_hex,
+    machine::{now, random_hex},
     site::Site,
 };
 

@@ -27,11 +27,13 @@
 
 mod handlers;
 mod ledger;
+mod objects;
 mod outside;
 mod ports;
 mod scenario;
 mod search;
 mod state;
+mod steps;
 
 use std::{fmt, str::FromStr};
 

@@ -1,31 +1,18 @@
 //! The world outside the functions: tasks continue, S3 and ECS notify, and the sweep comes.
 
 use driftless_api::{Stack, Update, finalizer, uid_of};
-use driftless_aws::Objects;
 use driftless_contract::{
-    Document as _, FailureReason, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, Uid, VERSION, Verdict,
-    keys, to_json,
+    Document as _, FailureReason, Hint, LaunchHint, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, keys, to_json,
 };
-use driftless_kubernetes::{Cluster, Object};
-use driftless_testkit::{LiveTask, Message, World};
+use driftless_testkit::{LiveTask, Message};
 use kube::ResourceExt as _;
 
 use super::{
     handlers::ROLE,
-    scenario::{Scenario, key, list},
-    state::State,
+    objects::{get, get_object, key, list, put},
+    state::{Progress, Scenario, State},
 };
 use crate::scenario::SYSTEM;
-
-/// A sweep that leads to more invocations counts as endless.
-const MAX_SWEPT: u32 = 60;
-
-/// The progress of a run's task.
-#[derive(Clone, Debug, Hash)]
-pub(super) enum Progress {
-    Running { uid: Uid },
-    Reported,
-}
 
 /// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,34 +143,8 @@ impl State {
         }
         self.queue.len()
     }
-
-    /// Returns whether a sweep changes anything, with one invocation after another.
-    pub(super) fn sweep_changes(&self, scenario: &Scenario) -> bool {
-        let mut swept = self.fork();
-        swept.sweep(scenario);
-        for _ in 0..MAX_SWEPT {
-            if swept.queue.is_empty() {
-                return swept.hash() != self.hash();
-            }
-            swept.run_first(scenario);
-        }
-        true
-    }
 }
 
 fn folder(arn: &str) -> String {
     keys::task(ROLE, arn).to_string()
-}
-
-pub(super) fn get(world: &World, key: &str) -> Option<Vec<u8>> {
-    world.drive(Objects::get(world, key))?.ok()?
-}
-
-pub(super) fn put(world: &World, key: &str, document: String) {
-    // Calls never fail in this world.
-    _ = world.drive(Objects::put(world, key, document.into_bytes()));
-}
-
-pub(super) fn get_object<K: Object>(world: &World, key: &ObjectKey) -> Option<K> {
-    world.drive(Cluster::get(world, &key.namespace, &key.name))?.ok()?
 }

@@ -203,7 +203,7 @@ impl Probe {
         if delay_seconds > TIMER_SECONDS {
             return Ok(());
         }
-        let what = || format!("send {}", super::state::name(&message));
+        let what = || format!("send {}", name(&message));
         let send = async {
             self.run.borrow_mut().sent.push(message.clone());
             Ok(())
@@ -504,5 +504,19 @@ impl Tasks for Probe {
 
     async fn stop(&self, arn: &str, reason: &str) -> Result<()> {
         self.step(|| format!("stop {}: {reason}", keys::task_id(arn)), self.world.stop(arn, reason)).await
+    }
+}
+
+/// The subject of a message, in a word or two.
+pub(super) fn name(message: &Message) -> String {
+    match message {
+        Message::Hint(hint) => format!("reconciler for {} {}", hint.object.kind, hint.object.name),
+        Message::Launch(hint) => format!("launcher for {} {}", hint.update.kind, hint.update.name),
+        Message::Run(RunMessage::Hint(hint)) => format!("recorder for {}", hint.update.name),
+        Message::Run(RunMessage::Objects(keys)) => format!("recorder for {}", keys.join(", ")),
+        Message::Run(RunMessage::Task { task: arn }) => format!("recorder for the end of {}", keys::task_id(arn)),
+        Message::Run(RunMessage::Live { task: arn }) => format!("recorder for the life of {}", keys::task_id(arn)),
+        Message::Run(RunMessage::Test) => "recorder for nothing".into(),
+        Message::Fetch(request) => format!("fetcher for {}", request.source.name),
     }
 }

@@ -8,8 +8,9 @@ use std::{
 
 use super::{
     Bounds, Breakage, Case,
-    scenario::Scenario,
-    state::{Action, State},
+    scenario::start,
+    state::{Scenario, State},
+    steps::Action,
 };
 
 /// The result of a check.
@@ -58,7 +59,7 @@ struct Seen {
 #[must_use]
 pub fn check(case: Case, bounds: Bounds, breakage: Option<Breakage>, most_states: usize) -> Report {
     let begin = Instant::now();
-    let (scenario, first) = Scenario::of(case, bounds, breakage);
+    let (scenario, first) = start(case, bounds, breakage);
     let mut search = Search { known: HashMap::new(), seen: Vec::new(), edges: Vec::new(), ahead: VecDeque::new() };
     search.add(first, 0, None, &scenario);
     let mut violation = None;
@@ -89,7 +90,7 @@ pub fn check(case: Case, bounds: Bounds, breakage: Option<Breakage>, most_states
         took: begin.elapsed(),
         violation: violation.map(|(broken, id)| {
             let path = search.path(id);
-            (broken, tell(&path, &scenario, Scenario::of(case, bounds, breakage).1))
+            (broken, tell(&path, &scenario, start(case, bounds, breakage).1))
         }),
     }
 }

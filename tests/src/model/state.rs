@@ -1,39 +1,91 @@
-//! A state of the model, and its possible steps.
+//! A state of the model, and whether it is at rest.
 
 use std::{
-    cell::RefCell,
-    fmt::{self, Write as _},
+    fmt,
     hash::{DefaultHasher, Hash, Hasher},
     rc::Rc,
-    task::{Context, Poll, Waker},
 };
 
-use driftless_contract::{RunMessage, keys};
-use driftless_testkit::{Message, World};
-use jiff::{SignedDuration, Timestamp};
+use driftless_api::{Stack, Update, finalizer, uid_of};
+use driftless_contract::{Hint, RunMessage, Uid, keys};
+use driftless_core::{Admissions, Limits, Readiness, Stack as CoreStack};
+use driftless_testkit::{CLUSTER, Message, World};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
 
 use super::{
-    Bounds, Breakage,
-    handlers::work,
+    Bounds,
     ledger::Ledger,
-    outside::{Progress, Turn},
-    ports::{Probe, Run, Tape},
-    scenario::Scenario,
+    objects::{BY_HAND, get, get_object, list, stack_key},
+    ports::{Rules, Tape, name},
 };
 
-/// The maximum number of invocations in flight.
-const IN_FLIGHT: usize = 2;
-/// After this time, every waiting claim, slot or retry is due.
-const LONG: SignedDuration = SignedDuration::from_mins(11);
-/// A handler that is polled more often waits for something outside the model.
-const MAX_POLLS: u32 = 1000;
+/// The name of a user's action, and the forwarder's hint for it.
+pub(super) type User = (&'static str, fn(&World) -> Option<Hint>);
+
+/// The constants of a case, and its users.
+pub(super) struct Scenario {
+    pub(super) rules: Rc<Rules>,
+    pub(super) limits: Limits,
+    /// Hints go to the reconciler; else they are lost.
+    pub(super) reconciles: bool,
+    pub(super) users: &'static [User],
+}
+
+impl Scenario {
+    /// The uid of the Stack, if it exists.
+    pub(super) fn stack_uid(world: &World) -> Option<Uid> {
+        world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.into()))
+    }
+
+    /// Names an object that is not in its final state.
+    pub(super) fn unrest(&self, state: &State) -> Option<String> {
+        let world = &state.world;
+        for update in list::<Update>(world) {
+            let name = update.name_any();
+            let outcome = format!("{}outcome", keys::run(CLUSTER, &uid_of(&update)));
+            if !update.is_complete() || get(world, &outcome).is_none() {
+                return Some(format!("Update {name} has not ended"));
+            }
+            if finalizer::is_on(&update) && (self.reconciles || name == BY_HAND) {
+                return Some(format!("Update {name} keeps its finalizer"));
+            }
+        }
+        for lease in list::<Lease>(world) {
+            let written = lease.annotations().values().next().map_or("", String::as_str);
+            let is_used = |admissions: Admissions| !admissions.running.is_empty();
+            let is_free = lease.name_any() == keys::ADMISSIONS && !serde_json::from_str(written).is_ok_and(is_used);
+            if !is_free {
+                return Some(format!("Lease {} is held: {written}", lease.name_any()));
+            }
+        }
+        let is_left = |key: &&String| ["/in/spec", "/in/identity", "/out/result"].iter().any(|end| key.ends_with(end));
+        if let Some(left) = world.objects().keys().find(is_left) {
+            return Some(format!("{left} is left"));
+        }
+        let stack = get_object::<Stack>(world, &stack_key()).filter(|_| self.reconciles)?;
+        let uid = uid_of(&stack);
+        let CoreStack { status, deleting, generation, .. } = CoreStack::from(&stack);
+        let is_ready = status.readiness == Some(Readiness::Ready) && status.current_update.is_none();
+        let ran = state.ledger.ran(&uid);
+        (deleting || !is_ready || ran != Some(generation)).then(|| format!("Stack is at {generation}, ran {ran:?}: {status:?}"))
+    }
+}
+
+/// The progress of a run's task.
+#[derive(Clone, Debug, Hash)]
+pub(super) enum Progress {
+    Running { uid: Uid },
+    Reported,
+}
 
 /// An invocation of a handler that has more calls to make.
 #[derive(Clone)]
 pub(super) struct Flight {
-    message: Message,
-    began: Timestamp,
-    tape: Tape,
+    pub(super) message: Message,
+    pub(super) began: Timestamp,
+    pub(super) tape: Tape,
 }
 
 /// See the module.
@@ -48,34 +100,11 @@ pub(super) struct State {
     pub(super) ledger: Ledger,
     pub(super) left: Bounds,
     /// The users' actions that were taken.
-    users: u32,
+    pub(super) users: u32,
     /// The last invocation that made a step, if it can continue. Matters if preemptions are
     /// bounded.
-    current: Option<usize>,
+    pub(super) current: Option<usize>,
     pub(super) violation: Option<String>,
-}
-
-/// One possible step. Positions are those of the state before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// A message is delivered.
-    Deliver(usize),
-    /// A message is delivered, and will be delivered once more.
-    Double(usize),
-    /// An invocation makes its next call.
-    Step(usize),
-    /// An invocation asks ECS to start a task, and ECS has forgotten the one that it started.
-    Forget(usize),
-    /// An invocation ends before its next call. Its message is delivered again.
-    Crash(usize),
-    /// The task at that position of all live ones makes a step.
-    Task(usize, Turn),
-    /// A user acts.
-    User(usize),
-    /// The sweep hints what is not at rest.
-    Sweep,
-    /// Time passes.
-    Wait,
 }
 
 impl State {
@@ -108,136 +137,6 @@ impl State {
         Self { world: self.world.snapshot(), ..self.clone() }
     }
 
-    /// All possible steps, with the states after them.
-    pub(super) fn successors(&self, scenario: &Scenario) -> Vec<(Action, Self)> {
-        let can_preempt = self.left.preemptions != Some(0);
-        let mut actions = Vec::new();
-        for position in 0..self.flights.len() {
-            if self.current.is_none_or(|current| current == position) || can_preempt {
-                actions.push(Action::Step(position));
-                if self.left.crashes > 0 {
-                    actions.push(Action::Crash(position));
-                }
-                if self.left.forgets > 0 && self.flights[position].tape.next.starts_with("run task") {
-                    actions.push(Action::Forget(position));
-                }
-            }
-        }
-        if self.current.is_none() || can_preempt {
-            if self.flights.len() < IN_FLIGHT {
-                actions.extend((0..self.queue.len()).map(Action::Deliver));
-                if self.left.doubles > 0 {
-                    actions.extend((0..self.queue.len()).map(Action::Double));
-                }
-            }
-            actions.extend(self.turns().into_iter().map(|(position, turn)| Action::Task(position, turn)));
-            for (position, task) in self.world.live_tasks().iter().enumerate() {
-                let is_running =
-                    matches!(self.begun.iter().find(|(arn, _)| *arn == task.arn), Some((_, Progress::Running { .. })));
-                if self.left.kills > 0 {
-                    actions.push(Action::Task(position, Turn::Kill));
-                }
-                if self.left.failures > 0 && is_running {
-                    actions.push(Action::Task(position, Turn::Fail));
-                }
-            }
-            let users = 0..scenario.users.len();
-            actions.extend(users.filter(|user| self.users & 1 << user == 0).map(Action::User));
-            if self.is_idle() && scenario.rules.breakage != Some(Breakage::Redelivery) {
-                if self.sweep_changes(scenario) {
-                    actions.push(Action::Sweep);
-                } else if self.left.waits > 0 && self.unrest(scenario).is_some() {
-                    actions.push(Action::Wait);
-                }
-            }
-        }
-        actions.into_iter().map(|action| (action, self.after(action, scenario).0)).collect()
-    }
-
-    /// The state after an action, and its description.
-    pub(super) fn after(&self, action: Action, scenario: &Scenario) -> (Self, String) {
-        let mut next = self.fork();
-        let own = match action {
-            Action::Step(position) | Action::Crash(position) | Action::Forget(position) => Some(position),
-            _ => None,
-        };
-        if let (Some(preemptions), Some(_)) = (&mut next.left.preemptions, self.current.filter(|current| Some(*current) != own)) {
-            *preemptions -= 1;
-        }
-        let mut told = next.happen(action, scenario);
-        if let Some(position) = next.must_go_on() {
-            let Run { made, .. } = next.go_on(position, Run { calls: u32::MAX, ..Run::default() }, scenario);
-            _ = write!(told, ", and goes on to its end, last: {made}");
-        }
-        if next.left.preemptions.is_none() {
-            next.current = None;
-        }
-        if let (Some(uid), None) = (Scenario::stack_uid(&self.world), Scenario::stack_uid(&next.world)) {
-            let gone = next.ledger.gone(&uid);
-            next.violate(gone);
-        }
-        drop(next.world.written());
-        (next, told)
-    }
-
-    /// The invocation that continues to its end, because no other step is possible: no state in
-    /// between needs a check.
-    fn must_go_on(&self) -> Option<usize> {
-        let Bounds { preemptions, crashes, forgets, .. } = self.left;
-        self.current.filter(|_| preemptions == Some(0) && crashes == 0 && forgets == 0)
-    }
-
-    fn happen(&mut self, action: Action, scenario: &Scenario) -> String {
-        match action {
-            Action::Deliver(position) => {
-                let message = self.queue.swap_remove(position);
-                self.deliver(message, scenario)
-            }
-            Action::Double(position) => {
-                self.left.doubles -= 1;
-                self.deliver(self.queue[position].clone(), scenario)
-            }
-            Action::Step(position) => self.step(position, false, scenario),
-            Action::Forget(position) => {
-                self.left.forgets -= 1;
-                self.step(position, true, scenario)
-            }
-            Action::Crash(position) => {
-                self.left.crashes -= 1;
-                self.current = None;
-                let flight = self.flights.swap_remove(position);
-                if scenario.rules.breakage != Some(Breakage::Redelivery) {
-                    self.send(flight.message.clone(), scenario);
-                }
-                format!("{} crashes before: {}", name(&flight.message), flight.tape.next)
-            }
-            Action::Task(position, turn) => {
-                self.current = None;
-                let arn = self.world.live_tasks()[position].arn.clone();
-                self.turn(&arn, turn, scenario);
-                format!("task {}: {turn:?}", keys::task_id(&arn))
-            }
-            Action::User(user) => {
-                self.current = None;
-                self.users |= 1 << user;
-                let (words, act) = scenario.users[user];
-                if let Some(hint) = act(&self.world) {
-                    self.send(Message::Hint(hint), scenario);
-                }
-                format!("user: {words}")
-            }
-            Action::Sweep => {
-                let swept = self.sweep(scenario);
-                format!("the sweep hints {swept} objects")
-            }
-            Action::Wait => {
-                self.left.waits -= 1;
-                self.world.advance(LONG);
-                format!("{LONG:#} pass")
-            }
-        }
-    }
-
     pub(super) fn violate(&mut self, checked: Result<(), String>) {
         if let (None, Err(violation)) = (&self.violation, checked) {
             self.violation = Some(violation);
@@ -251,91 +150,6 @@ impl State {
         if is_known && !is_progress(&message) && !self.queue.contains(&message) {
             self.queue.push(message);
         }
-    }
-
-    /// Starts an invocation, which stops before its first call.
-    fn deliver(&mut self, message: Message, scenario: &Scenario) -> String {
-        let told = format!("{} begins", name(&message));
-        self.flights.push(Flight { message, began: self.world.now(), tape: Tape::default() });
-        let position = self.flights.len() - 1;
-        self.go_on(position, Run::default(), scenario);
-        told
-    }
-
-    fn step(&mut self, position: usize, forgets: bool, scenario: &Scenario) -> String {
-        let who = name(&self.flights[position].message);
-        let Run { made, .. } = self.go_on(position, Run { calls: 1, forgets, ..Run::default() }, scenario);
-        format!("{who}: {made}{}", if forgets { ", which ECS has forgotten" } else { "" })
-    }
-
-    /// Runs an invocation again up to its position, and then further.
-    fn go_on(&mut self, position: usize, run: Run, scenario: &Scenario) -> Run {
-        let Flight { message, began, tape } = &mut self.flights[position];
-        let (message, began) = (message.clone(), *began);
-        let run = Rc::new(RefCell::new(Run { tape: std::mem::take(tape), ..run }));
-        let probe = Probe { world: self.world.calm(), run: Rc::clone(&run), rules: Rc::clone(&scenario.rules) };
-        let mut work = work(probe, message.clone(), began, scenario.limits);
-        let mut polls = 0;
-        let ended = loop {
-            match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(ended) => break Some(ended),
-                Poll::Pending if run.borrow().stopped => break None,
-                Poll::Pending if polls > MAX_POLLS => break Some(Err((false, "it waits for what is not of the model".into()))),
-                Poll::Pending => polls += 1,
-            }
-        };
-        drop(work);
-        let mut run = run.take();
-        for message in std::mem::take(&mut run.sent) {
-            self.send(message, scenario);
-        }
-        if let Some(violation) = run.violation.take() {
-            self.violate(Err(violation));
-        }
-        match ended {
-            None => {
-                self.flights[position].tape = std::mem::take(&mut run.tape);
-                self.current = Some(position);
-            }
-            Some(ended) => {
-                self.flights.swap_remove(position);
-                self.current = None;
-                if let Err((is_transient, why)) = ended {
-                    if !is_transient {
-                        self.violate(Err(format!("failure: {} fails for good: {why}", name(&message))));
-                    }
-                    self.send(message, scenario);
-                }
-            }
-        }
-        self.notify(scenario);
-        run
-    }
-
-    /// Runs an invocation for the first message to its end.
-    pub(super) fn run_first(&mut self, scenario: &Scenario) -> String {
-        let message = self.queue.remove(0);
-        let name = name(&message);
-        self.flights.push(Flight { message, began: self.world.now(), tape: Tape::default() });
-        let position = self.flights.len() - 1;
-        self.go_on(position, Run { calls: u32::MAX, ..Run::default() }, scenario);
-        name
-    }
-
-    /// Runs one invocation after another, and every task to its success, until a condition is met
-    /// or no step is left.
-    pub(super) fn run_until(&mut self, scenario: &Scenario, is_met: impl Fn(&Self) -> bool) {
-        while !is_met(self) {
-            if !self.queue.is_empty() {
-                self.run_first(scenario);
-            } else if let Some((position, turn)) = self.turns().first() {
-                let arn = self.world.live_tasks()[*position].arn.clone();
-                self.turn(&arn, *turn, scenario);
-            } else {
-                return;
-            }
-        }
-        drop(self.world.written());
     }
 
     /// The waiting messages.
@@ -377,19 +191,5 @@ impl fmt::Display for State {
         let keys: Vec<_> =
             self.world.objects().into_keys().filter(|key| key.starts_with("runs/") || key.starts_with("tasks/")).collect();
         writeln!(f, "{keys:?}")
-    }
-}
-
-/// The subject of a message, in a word or two.
-pub(super) fn name(message: &Message) -> String {
-    match message {
-        Message::Hint(hint) => format!("reconciler for {} {}", hint.object.kind, hint.object.name),
-        Message::Launch(hint) => format!("launcher for {} {}", hint.update.kind, hint.update.name),
-        Message::Run(RunMessage::Hint(hint)) => format!("recorder for {}", hint.update.name),
-        Message::Run(RunMessage::Objects(keys)) => format!("recorder for {}", keys.join(", ")),
-        Message::Run(RunMessage::Task { task: arn }) => format!("recorder for the end of {}", keys::task_id(arn)),
-        Message::Run(RunMessage::Live { task: arn }) => format!("recorder for the life of {}", keys::task_id(arn)),
-        Message::Run(RunMessage::Test) => "recorder for nothing".into(),
-        Message::Fetch(request) => format!("fetcher for {}", request.source.name),
     }
 }

@@ -1,12 +1,11 @@
 //! Guarded Stacks: the users who approve their plans, an intruder, and the checks of what was run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use driftless_api::{POLICY, Stack, names, uid_of};
-use driftless_contract::{ConfigValue, Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
+use driftless_contract::{Launch, PlanHash, PlanMode, PlanRequest, PlannedChanges, RunSource, RunSpec};
 use driftless_core::{ChangeKind, Listed, Operation, PlanParts, PlanState, Uid};
 use driftless_testkit::World;
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -15,7 +14,7 @@ use super::{
     Breakage,
     chances::Dice,
     ledger::{LOOK, Ledger},
-    outside,
+    objects::{STACK_KIND, annotate, key_in, secret_in, stacks},
 };
 
 /// How often the users read the plans, in seconds.
@@ -24,31 +23,6 @@ pub(super) const REVIEW_SECONDS: i64 = 60;
 const SHIPPED: &str = include_str!("../../../infra/kubernetes/approval.yaml");
 const APPROVER: &str = "alice";
 const INTRUDER: &str = "mallory";
-
-/// What the checks know about guarded Stacks. Nothing of it comes from a status.
-#[derive(Default)]
-pub(super) struct Approvals {
-    /// Since when a Stack is guarded, and whether all its plans need an approval, by uid.
-    guarded: HashMap<Uid, (Timestamp, bool)>,
-    /// The cluster has the policy as it is shipped.
-    pub(super) policy: bool,
-    /// The kind of change of each plan that a runner made, by the Stack's uid; `None` without
-    /// changes.
-    plans: HashMap<(Uid, PlanHash), Option<ChangeKind>>,
-    /// The value of its Secret that a Stack's last preview was given, by the Stack's uid.
-    pub(super) previewed: HashMap<Uid, Option<String>>,
-    /// How many approvals of a plan no run has used.
-    approved: HashMap<(Uid, PlanHash), u32>,
-    /// The digest of the launcher for each set of inputs with a tree, and the inputs without the
-    /// tree for each digest.
-    bindings: HashMap<String, PlanHash>,
-    bound: HashMap<PlanHash, String>,
-    /// Runners apply whatever plan they find.
-    pub(super) are_ignored: bool,
-    /// The content of each Pulumi stack, and the number of runs that changed it. `None` if a run
-    /// failed midway.
-    deployed: BTreeMap<String, (u64, Option<String>)>,
-}
 
 impl Ledger {
     /// A user turned the guard of a Stack on, or off.
@@ -208,14 +182,6 @@ fn content(spec: &RunSpec, pack: &[u8]) -> String {
     hash(&[source, &String::from_utf8_lossy(pack), &config]).to_string()
 }
 
-/// The value of its Secret that a run was given.
-pub(super) fn secret_in(spec: &RunSpec) -> Option<String> {
-    spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
-        ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
-        ConfigValue::Json(value) => value.to_string(),
-    })
-}
-
 pub(super) fn hash(parts: &[&str]) -> PlanHash {
     PlanHash::from(<[u8; 32]>::from(Sha256::digest(parts.join("\n"))))
 }
@@ -240,7 +206,7 @@ pub(super) fn shipped() -> impl Iterator<Item = Value> {
 /// The users read the plans of the guarded Stacks. `calm`: they approve all, so that everything
 /// settles.
 pub(super) fn review(world: &World, ledger: &mut Ledger, dice: &mut Dice, calm: bool, breakage: Option<Breakage>) {
-    for stack in outside::stacks(world) {
+    for stack in stacks(world) {
         let (read, choice) = (calm || dice.chance(700), if calm { 0 } else { dice.below(10) });
         if read {
             review_one(world, ledger, &stack, choice, breakage);
@@ -254,8 +220,8 @@ fn review_one(world: &World, ledger: &mut Ledger, stack: &Stack, choice: u32, br
     let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
     let hash = plan.and_then(|plan| PlanHash::parse(plan.hash.as_deref()?));
     let (Some(plan), Some(hash), true) = (plan, hash, annotations.contains_key(names::APPROVAL)) else { return };
-    let key = outside::key_in(&stack.namespace().unwrap_or_default(), outside::STACK_KIND, &stack.name_any());
-    let write = |changes: &[(&str, Option<&str>)]| outside::annotate(world, &key, changes);
+    let key = key_in(&stack.namespace().unwrap_or_default(), STACK_KIND, &stack.name_any());
+    let write = |changes: &[(&str, Option<&str>)]| annotate(world, &key, changes);
     let is_set = |name: &str| annotations.get(name).map(String::as_str) == Some(hash.as_str());
     match plan.state.as_deref().and_then(PlanState::parse) {
         Some(PlanState::Proposed) if !ledger.approvals.policy => {

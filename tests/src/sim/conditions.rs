@@ -9,9 +9,7 @@ use jiff::Timestamp;
 use super::{
     Breakage, Fault,
     chances::{Dice, Odds, Trouble},
-    hostile,
-    knobs::Knobs,
-    machine::TENANTS,
+    knobs::{Knobs, TENANTS},
     script::{self, Action, MADE_WITHIN},
 };
 
@@ -72,7 +70,7 @@ impl Conditions {
         let (mut script, end) = script::script(&mut Dice::new(seed, &["script"]), begin);
         script.extend(script::lives(&mut Dice::new(seed, &["lives"]), &script, end));
         script.extend(script::adoptions(&script, end));
-        script.extend(hostile::script(&mut Dice::new(seed, &["hostile"]), begin, end));
+        script.extend(script::of_tenants(&mut Dice::new(seed, &["hostile"]), begin, end));
         let of_plans = breakage.is_some_and(Breakage::is_of_plans);
         let mut dice = Dice::new(seed, &["guarded"]);
         if of_plans || dice.chance(300) {

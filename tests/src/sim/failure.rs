@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Breakage, Fault, conditions::Conditions, run};
+use super::{Breakage, Fault, comparison::run, conditions::Conditions};
 
 /// The folder with a folder for each failure that is explained.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/sim");

@@ -2,24 +2,24 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use driftless_contract::{ObjectKey, RunLimits, RunMessage, keys};
+use driftless_contract::{RunLimits, keys};
 use driftless_core::{Architecture, DefaultSize, PodFields, WatchNamespaces};
 use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Message};
 
 use super::{
-    machine::{COLLECT_SECONDS, Invocation, MAX_RUN_SECONDS, Machine, START_SECONDS},
+    knobs::MAX_RUN_SECONDS,
+    machine::{Broken, Invocation, Machine, subject},
     outside::SERVICE,
     ports::Wire,
     runner::ROLE,
 };
 use crate::scenario::SYSTEM;
 
-/// Why an invocation failed.
-pub(super) struct Broken {
-    pub(super) transient: bool,
-    pub(super) words: String,
-}
+/// A task without progress is stopped after this time, in seconds.
+const START_SECONDS: u32 = 900;
+/// Every source is checked once in this time for trees that no object needs, in seconds.
+const COLLECT_SECONDS: i64 = 120;
 
 impl Machine {
     fn wire(&self, function: &'static str, subject: &str) -> Wire {
@@ -169,16 +169,4 @@ impl Machine {
             swept.map(drop).map_err(|error| Broken { transient: true, words: error.to_string() })
         });
     }
-}
-
-/// The namespace that a message concerns; empty if the message does not name it.
-pub(super) fn subject(message: &Message) -> &str {
-    let about: &ObjectKey = match message {
-        Message::Hint(hint) => &hint.object,
-        Message::Fetch(request) => &request.source,
-        Message::Launch(hint) => &hint.update,
-        Message::Run(RunMessage::Hint(hint)) => &hint.update,
-        Message::Run(_) => return "",
-    };
-    &about.namespace
 }

@@ -4,28 +4,14 @@
 use driftless_api::{Update, Workspace, names};
 use driftless_kubernetes::Cluster as _;
 use driftless_testkit::World;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{
-    chances::Dice,
-    outside::{NAMESPACE, REPOSITORY, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
-    rest::list,
-    script::{Action, MADE_WITHIN},
+use super::objects::{
+    HOSTILE, NAMESPACE, QUIET, REPOSITORY, STACK, STACK_KIND, UPDATE_KIND, delete_in, edit, edit_marker, key_in, list,
+    raise_generation,
 };
 
-/// The namespace of the hostile tenant.
-pub(super) const HOSTILE: &str = "hostile";
-/// The namespace under attack. Its Stack has `destroyOnFinalize` and a Secret, so that the launcher
-/// seals its inputs.
-pub(super) const QUIET: &str = "quiet";
-/// The name of the Stack in either namespace.
-pub(super) const STACK: &str = "q";
-/// The part of every value of a Secret after the name of its namespace.
-pub(super) const CANARY: &str = "-canary-";
-
-const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
 const WORKSPACE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
 /// A write of the hostile tenant.
@@ -56,7 +42,7 @@ pub(super) enum Attack {
 }
 
 impl Attack {
-    const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::MakeUpdate,
         Self::MakeUpdate,
         Self::MakeUpdate,
@@ -72,25 +58,6 @@ impl Attack {
         Self::Annotate,
         Self::Annotate,
     ];
-}
-
-/// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end
-/// of the disturbance.
-pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(Timestamp, Action)> {
-    let settled = begin + MADE_WITHIN;
-    let length = u32::try_from(end.duration_since(settled).as_secs()).unwrap_or_default();
-    let mut script = vec![(begin + dice.seconds(60), Action::Settle(QUIET)), (begin + dice.seconds(60), Action::Settle(HOSTILE))];
-    for _ in 0..dice.below(3) {
-        let action = if dice.chance(500) { Action::EditQuietStack } else { Action::EditQuietSecret };
-        script.push((settled + dice.seconds(length), action));
-    }
-    script.push((end, if dice.chance(300) { Action::DeleteQuietStack } else { Action::EditQuietStack }));
-    for _ in 0..5 + dice.below(11) {
-        let attack = Attack::ALL[dice.index(Attack::ALL.len())];
-        script.push((settled + dice.seconds(length), Action::Attack(attack, dice.below(1000))));
-    }
-    script.push((end, Action::Attack(Attack::Unwatch, 0)));
-    script
 }
 
 /// Carries out an attack. The tenant knows every name and uid of the quiet namespace and writes to

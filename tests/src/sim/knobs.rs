@@ -3,11 +3,16 @@
 use driftless_core::{PodFields, Retention, WatchNamespaces};
 use jiff::SignedDuration;
 
-use super::{
-    chances::Dice,
-    machine::{MAX_RUN_SECONDS, OUTAGE, TENANTS},
-};
+use super::chances::Dice;
 use crate::scenario::SYSTEM;
+
+/// The time limit of a run. Runs that end by themselves take less.
+pub(super) const MAX_RUN_SECONDS: u32 = 900;
+/// How long the tasks of a namespace fail to start after the disturbance, in seeds with an outage:
+/// longer than another namespace's change may take.
+pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
+/// Namespaces with Stacks.
+pub(super) const TENANTS: u32 = 3;
 
 /// The settings of an installation.
 #[derive(Clone, Copy, Debug, PartialEq)]

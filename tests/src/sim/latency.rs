@@ -1,92 +1,25 @@
 //! The latency of a change, from its write until a run of it starts and until its Stack is Ready.
 
-use std::{collections::BTreeMap, fmt};
-
 use driftless_contract::ObjectKey;
 use driftless_core::{LastUpdateState, Readiness, Revision, Stack, Uid};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::{ledger::Ledger, outside};
+use super::{
+    facts::Wanted,
+    ledger::Ledger,
+    objects::{revision, source_kind},
+};
 
 /// The bounds of a calm run, without lost messages, failing functions, limits, and long runs: twice
 /// the measured times.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_mins(12);
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
-/// Durations in whole seconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Histogram(BTreeMap<i64, u64>);
-
-impl Histogram {
-    fn record(&mut self, duration: SignedDuration) {
-        *self.0.entry(duration.as_secs()).or_default() += 1;
-    }
-
-    /// The durations of both.
-    #[must_use]
-    pub fn merged(mut self, other: Self) -> Self {
-        other.0.into_iter().for_each(|(seconds, times)| *self.0.entry(seconds).or_default() += times);
-        self
-    }
-
-    /// The number of durations.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.0.values().sum()
-    }
-
-    /// The least number of seconds that this many of 100 durations do not exceed. 0 if there are
-    /// none.
-    #[must_use]
-    pub fn percentile(&self, of_100: u64) -> i64 {
-        let mut left = (self.number() * of_100).div_ceil(100);
-        let reaches = |(seconds, times): (&i64, &u64)| {
-            left = left.saturating_sub(*times);
-            (left == 0).then_some(*seconds)
-        };
-        self.0.iter().find_map(reaches).unwrap_or_default()
-    }
-}
-
-/// `p50 20 s, p99 60 s, at most 61 s`
-impl fmt::Display for Histogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [p50, p99, most] = [50, 99, 100].map(|of_100| self.percentile(of_100));
-        write!(f, "p50 {p50} s, p99 {p99} s, at most {most} s")
-    }
-}
-
-/// The last change of each Stack, by its uid.
-#[derive(Default)]
-pub(super) struct Changes {
-    wanted: BTreeMap<Uid, Wanted>,
-    /// The revision of each source, by namespace and kind.
-    revisions: BTreeMap<(String, String), Revision>,
-    /// Whether the bounds hold.
-    pub(super) are_bounded: bool,
-}
-
-struct Wanted {
-    stack: String,
-    /// The kind of its source, and its namespace.
-    source: (String, &'static str),
-    asked: (i64, String),
-    since: Timestamp,
-    runs: bool,
-    ready: bool,
-}
-
-impl Wanted {
-    fn change(&mut self, now: Timestamp) {
-        (self.since, self.runs, self.ready) = (now, false, false);
-    }
-}
-
 impl Ledger {
     /// A source was written: its Stacks are changed if it has another revision.
     pub(super) fn source_written(&mut self, key: &ObjectKey, object: &Value) {
-        let Some(revision) = outside::revision(key, object) else { return };
+        let Some(revision) = revision(key, object) else { return };
         let source = (key.namespace.clone(), key.kind.clone());
         if self.changes.revisions.insert(source.clone(), revision.clone()).as_ref() == Some(&revision) {
             return;
@@ -103,7 +36,7 @@ impl Ledger {
             return;
         }
         let (asked, now) = ((stack.generation, stack.reconcile_request.clone()), self.now);
-        let source = (stack.namespace.clone(), outside::source_kind(&stack.name));
+        let source = (stack.namespace.clone(), source_kind(&stack.name));
         let revision = self.changes.revisions.get(&(source.0.clone(), source.1.into()));
         let is_done = stack.status.last_update.as_ref().is_some_and(|last| {
             (last.generation, &last.reconcile_request) == (asked.0, &asked.1)

@@ -63,14 +63,10 @@ use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
-use lives::Life;
-
 use super::{
     Fault, FaultKind, Stats,
-    approvals::{self, Approvals},
-    hostile::{HOSTILE, QUIET, STACK},
-    latency::Changes,
-    outside::{NAMESPACE, project_of},
+    facts::{Approvals, Changes},
+    objects::{HOSTILE, NAMESPACE, QUIET, STACK, project_of, secret_in},
 };
 use crate::scenario::SYSTEM;
 
@@ -109,6 +105,17 @@ struct Run {
     drift: Option<u32>,
     /// It was neither a drift check nor a proposal.
     changes: bool,
+}
+
+/// What a Stack says of its end, as long as it is not being deleted.
+#[derive(Clone, Copy, Default)]
+struct Life {
+    /// When its TTL ends, and the least time between the warning and the deletion.
+    ttl: Option<(Timestamp, SignedDuration)>,
+    /// Whether its deletion destroys.
+    destroys: bool,
+    /// When its end was first announced for the present time, and that time.
+    announced: Option<(Timestamp, Timestamp)>,
 }
 
 /// The history, as far as the checks need it.
@@ -377,7 +384,7 @@ impl Ledger {
         };
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
         let request = ours.reconcile_request.clone().unwrap_or_default();
-        let secret = approvals::secret_in(spec);
+        let secret = secret_in(spec);
         let stack_uid = Uid::from(update.stack(SYSTEM)?.uid);
         if spec.is_preview() {
             return None;

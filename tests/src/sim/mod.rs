@@ -21,7 +21,9 @@
 mod approvals;
 mod breakage;
 mod chances;
+mod comparison;
 mod conditions;
+mod facts;
 mod failure;
 mod fault;
 mod functions;
@@ -30,6 +32,7 @@ mod knobs;
 mod latency;
 mod ledger;
 mod machine;
+mod objects;
 mod outside;
 mod ports;
 mod rest;
@@ -37,6 +40,7 @@ mod runner;
 mod script;
 mod stats;
 mod tenants;
+mod turns;
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -44,43 +48,11 @@ use std::{
 };
 
 pub use breakage::Breakage;
+use comparison::run;
 use conditions::Conditions;
 pub use failure::{Case, Failure};
 pub use fault::{Fault, FaultKind};
-pub use latency::Histogram;
-use machine::{Ended, Machine};
-pub use stats::Stats;
-
-/// Simulates these conditions. At rest the world has to equal `expected`, the final state of
-/// another run.
-fn run(conditions: &Conditions, expected: Option<&str>, traced: bool) -> Ended {
-    let mut ended = Machine::new(conditions, traced).run();
-    if ended.violation.is_none() && conditions.is_troubled() {
-        let untroubled = Machine::new(&conditions.untroubled(), false).run();
-        let untroubled_fails = untroubled.violation.as_ref().map(|violation| format!("without troubles: {violation}"));
-        ended.violation = untroubled_fails.or_else(|| differs(&ended, &untroubled));
-        let is_compared = |name| matches!(untroubled.settled.get(name), Some(Some(_)));
-        let settled = ended.settled.iter().filter(|(name, state)| state.is_some() && is_compared(*name));
-        ended.stats.compared = settled.count() as u64;
-    }
-    if let Some(expected) = expected.filter(|expected| *expected != ended.rest) {
-        let rest = &ended.rest;
-        ended.violation.get_or_insert_with(|| format!("2: it rests at\n{rest}\nand without the fault at\n{expected}"));
-    }
-    ended
-}
-
-/// How a Stack differs from what it is after the same changes of users without troubles.
-fn differs(ended: &Ended, untroubled: &Ended) -> Option<String> {
-    let differs = |(found, wanted): (Option<&Option<String>>, Option<&Option<String>>)| match (found, wanted) {
-        (Some(Some(found)), Some(Some(wanted))) => found != wanted,
-        (found, wanted) => found.is_some() != wanted.is_some(),
-    };
-    let names = ended.settled.keys().chain(untroubled.settled.keys());
-    let mut states = names.map(|name| (name, (ended.settled.get(name), untroubled.settled.get(name))));
-    let (name, (found, wanted)) = states.find(|(_, states)| differs(*states))?;
-    Some(format!("16: Stack {name} rests at\n{found:?}\nand without troubles at\n{wanted:?}"))
-}
+pub use stats::{Histogram, Stats};
 
 /// Simulates one seed.
 ///

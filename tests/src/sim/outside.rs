@@ -4,64 +4,28 @@ use std::{collections::HashMap, io::Write as _, rc::Rc};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names, uid_of};
-use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
-use driftless_core::{LastUpdateState, PlanState, Proposal, Readiness, Revision, Stack as CoreStack, StackReason};
-use driftless_kubernetes::{Cluster, Object};
+use driftless_contract::{Hint, ObjectKey, keys};
+use driftless_core::{LastUpdateState, PlanState, Proposal, Readiness, Stack as CoreStack, StackReason};
+use driftless_kubernetes::Cluster as _;
 use driftless_source::Digest;
-use driftless_testkit::{CLUSTER, World};
+use driftless_testkit::World;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
     approvals,
-    hostile::{self, Attack, QUIET},
+    hostile::{self, Attack},
     ledger::Ledger,
+    objects::{
+        CANARY, Field, GUARDED, NAMESPACE, PROGRAM, QUIET, QUIET_STACK, REPOSITORY, SECRET, STACK, STACK_KIND, STACKS, annotate,
+        delete, delete_in, edit, edit_marker, get, get_in, key, key_in, raise_generation, stack_key,
+    },
     script::Action,
 };
 
-/// The namespace of the Stacks.
-pub(super) const NAMESPACE: &str = "team";
 /// The Service that serves archives, by the name in the fetcher's settings.
 pub(super) const SERVICE: &str = "source-controller.flux-system";
-
-pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
-pub(super) const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
-/// The Secret to which every Stack refers.
-const SECRET: &str = "db";
-const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
-pub(super) const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
-
-/// The Stacks: name, Pulumi stack as written in their spec, source, prerequisite, and the actual
-/// Pulumi stack. `b` and `c` write the same one differently. The last one is not in [`NAMESPACE`]:
-/// the quiet namespace and the hostile one each have a Stack like it.
-const STACKS: [(&str, &str, Field, Option<&str>, &str); 5] = [
-    ("a", "dev", Field::Program, None, "p/dev"),
-    ("b", "organization/dev", Field::Flux, None, "shop/dev"),
-    ("c", "organization/shop/dev", Field::Flux, None, "shop/dev"),
-    ("d", "prod", Field::Program, Some("a"), "p/prod"),
-    (hostile::STACK, "quiet", Field::Program, None, "p/quiet"),
-];
-const QUIET_STACK: usize = STACKS.len() - 1;
-/// The Stack all of whose plans need an approval, in a script that guards Stacks.
-pub(super) const GUARDED: usize = 1;
-
-#[derive(Clone, Copy, PartialEq)]
-enum Field {
-    Program,
-    Flux,
-}
-
-/// The Pulumi stack of a spec, by what is written there.
-pub(super) fn pulumi_stack(written: &str) -> &'static str {
-    STACKS.iter().find(|known| known.1 == written).map_or("", |known| known.4)
-}
-
-/// The project of that Pulumi stack.
-pub(super) fn project_of(written: &str) -> ProjectInfo {
-    let (name, _) = pulumi_stack(written).split_once('/').unwrap_or_default();
-    ProjectInfo { name: name.into(), runtime: "yaml".into() }
-}
 
 /// The forwarder's memory of an object: its relevant fields, and whether it is a Stack's Update.
 type Facet = (String, bool, Option<i64>, bool, String, Value, Value);
@@ -144,16 +108,16 @@ impl Outside {
                 create_stack(world, namespace, QUIET_STACK);
             }
             Action::EditQuietStack => {
-                let key = key_in(QUIET, STACK_KIND, hostile::STACK);
+                let key = key_in(QUIET, STACK_KIND, STACK);
                 edit(world, &key, edit_marker);
                 ledger.want(world.object(&key).as_ref());
             }
             Action::EditQuietSecret => write_secret(world, QUIET, self.number()),
             Action::DeleteQuietStack => {
                 delete_in::<Secret>(world, QUIET, SECRET);
-                ledger.delete_by_user(hostile::STACK);
-                delete_in::<Stack>(world, QUIET, hostile::STACK);
-                ledger.want(world.object(&key_in(QUIET, STACK_KIND, hostile::STACK)).as_ref());
+                ledger.delete_by_user(STACK);
+                delete_in::<Stack>(world, QUIET, STACK);
+                ledger.want(world.object(&key_in(QUIET, STACK_KIND, STACK)).as_ref());
             }
             Action::Attack(attack, choice) => {
                 let before = world.cluster();
@@ -273,12 +237,6 @@ pub(super) fn collect_garbage(world: &World) {
     }
 }
 
-/// The existing Stacks.
-pub(super) fn stacks(world: &World) -> Vec<Stack> {
-    let namespace = |name: &str| if name == hostile::STACK { QUIET } else { NAMESPACE };
-    STACKS.iter().filter_map(|stack| get_in::<Stack>(world, namespace(stack.0), stack.0)).collect()
-}
-
 /// What a Stack still waits for. `None` if it is at rest: every desired change was run, or time
 /// alone will not remove the obstacle.
 pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
@@ -335,55 +293,6 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
         _ => false,
     };
     (!rests || status.current_update.is_some()).then(|| format!("Stack {name} does not rest: {status:?}"))
-}
-
-/// The kind of a Stack's source.
-pub(super) fn source_kind(stack: &str) -> &'static str {
-    match STACKS.iter().find(|known| known.0 == stack) {
-        Some((_, _, Field::Flux, ..)) => REPOSITORY.1,
-        _ => PROGRAM.1,
-    }
-}
-
-/// The revision of a source as written. `None` if the object is no source, or has none yet.
-pub(super) fn revision(key: &ObjectKey, object: &Value) -> Option<Revision> {
-    match key.kind.as_str() {
-        "Program" => Some(object["metadata"]["generation"].to_string().into()),
-        "GitRepository" => Some(object["status"]["artifact"]["revision"].as_str()?.into()),
-        _ => None,
-    }
-}
-
-fn key((api_version, kind, name): (&str, &str, &str)) -> ObjectKey {
-    key_in(NAMESPACE, (api_version, kind), name)
-}
-
-pub(super) fn key_in(namespace: &str, (api_version, kind): (&str, &str), name: &str) -> ObjectKey {
-    ObjectKey {
-        cluster: CLUSTER.into(),
-        api_version: api_version.into(),
-        kind: kind.into(),
-        namespace: namespace.into(),
-        name: name.into(),
-    }
-}
-
-fn stack_key(stack: usize) -> ObjectKey {
-    key_in(NAMESPACE, STACK_KIND, STACKS[stack].0)
-}
-
-/// Sets or removes annotations of a Stack, even of one that is being deleted.
-pub(super) fn annotate(world: &World, stack: &ObjectKey, annotations: &[(&str, Option<&str>)]) {
-    let Some(mut object) = world.object(stack) else { return };
-    for (name, value) in annotations {
-        let there = &mut object["metadata"]["annotations"];
-        match (value, there.as_object_mut()) {
-            (Some(value), _) => there[*name] = json!(value),
-            (None, Some(there)) => _ = there.remove(*name),
-            (None, None) => {}
-        }
-    }
-    world.insert(object);
 }
 
 /// Asks to adopt the drift of the check that runs, or else of the last one.
@@ -479,15 +388,9 @@ fn retries(name: &str) -> bool {
 }
 
 fn write_secret(world: &World, namespace: &str, number: u32) {
-    let value = format!("{namespace}{}{}", hostile::CANARY, number);
+    let value = format!("{namespace}{CANARY}{number}");
     let metadata = json!({ "namespace": namespace, "name": SECRET });
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
-}
-
-/// The value in the Secret to which every Stack of a namespace refers.
-pub(super) fn secret(world: &World, namespace: &str) -> Option<String> {
-    let secret = get_in::<Secret>(world, namespace, SECRET)?.data?.remove("password")?;
-    String::from_utf8(secret.0).ok()
 }
 
 fn program(namespace: &str, generation: i64, broken: bool, before: &Value) -> Value {
@@ -514,42 +417,4 @@ fn archive(revision: &str, broken: bool) -> Vec<u8> {
         .and_then(|mut gzip| gzip.flush().and_then(|()| gzip.finish()));
     // Writes to memory never fail, and an empty archive would be refused.
     written.unwrap_or_default()
-}
-
-/// A change by a client that ignores versions.
-pub(super) fn edit(world: &World, key: &ObjectKey, change: impl FnOnce(&mut Value)) {
-    if let Some(mut object) = world.object(key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
-        change(&mut object);
-        world.insert(object);
-    }
-}
-
-pub(super) fn edit_marker(stack: &mut Value) {
-    let generation = raise_generation(stack);
-    stack["spec"]["config"]["marker"] = json!(generation.to_string());
-}
-
-pub(super) fn raise_generation(object: &mut Value) -> i64 {
-    let generation = object["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
-    object["metadata"]["generation"] = json!(generation);
-    generation
-}
-
-fn get<K: Object>(world: &World, name: &str) -> Option<K> {
-    get_in(world, NAMESPACE, name)
-}
-
-fn get_in<K: Object>(world: &World, namespace: &str, name: &str) -> Option<K> {
-    world.drive(Cluster::get(world, namespace, name))?.ok()?
-}
-
-fn delete<K: Object>(world: &World, name: &str) {
-    delete_in::<K>(world, NAMESPACE, name);
-}
-
-pub(super) fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
-    if let Some(object) = get_in::<K>(world, namespace, name) {
-        // Calls never fail in a calm world, and the object was not written in between.
-        let _: Option<_> = world.drive(Cluster::delete(world, &object));
-    }
 }

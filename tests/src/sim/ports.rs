@@ -25,9 +25,9 @@ use serde_json::Value;
 use super::{
     Breakage, FaultKind, approvals,
     chances::{Chances, Trouble},
-    hostile::QUIET,
     ledger::Ledger,
-    outside, rest, runner,
+    objects::{QUIET, STACK_KIND, key_in, list, secret},
+    runner,
 };
 
 /// ECS may not know a younger task.
@@ -146,7 +146,7 @@ fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -
 fn with_first_outputs<K: Object>(stack: K, world: &World) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
     let namespace = stack.namespace().unwrap_or_default();
-    let stored = world.object(&outside::key_in(&namespace, outside::STACK_KIND, &stack.name_any()));
+    let stored = world.object(&key_in(&namespace, STACK_KIND, &stack.name_any()));
     if let Some(outputs) = stored.map(|stored| stored["status"]["outputs"].clone()).filter(Value::is_object) {
         value["status"]["outputs"] = outputs;
     }
@@ -359,8 +359,9 @@ impl Cluster for Wire {
         at: Timestamp,
     ) {
         let namespace = regarding.meta().namespace.as_deref().unwrap_or_default();
-        let secret = Some(namespace).filter(|_| self.is_broken(Breakage::Leaks));
-        let secret = secret.and_then(|namespace| outside::secret(&self.world.calm(), namespace));
+        let secret = Some(namespace)
+            .filter(|_| self.is_broken(Breakage::Leaks))
+            .and_then(|namespace| secret(&self.world.calm(), namespace));
         let note = format!("{note}{}", secret.unwrap_or_default());
         self.world.event(regarding, event_type, reason, &note, marks, at).await;
     }
@@ -451,7 +452,7 @@ impl Objects for Wire {
     async fn delete(&self, key: &str) -> driftless_aws::Result<()> {
         let key = &self.key(key);
         let deletion = async {
-            self.ledger.borrow_mut().object_deleted(&self.subject, key, || rest::list(&self.world.calm(), None));
+            self.ledger.borrow_mut().object_deleted(&self.subject, key, || list(&self.world.calm(), None));
             Objects::delete(&self.world, key).await
         };
         self.call(|| format!("delete {key}"), deletion).await

@@ -1,6 +1,6 @@
 //! The checks of plans, and of the state at rest.
 
-use std::{collections::BTreeMap, iter};
+use std::collections::BTreeMap;
 
 use driftless_api::{Stack, Update, finalizer, uid_of};
 use driftless_aws::Objects as _;
@@ -8,7 +8,7 @@ use driftless_contract::{ObjectKey, keys};
 use driftless_core::{
     Admissions, Effect, LastUpdateState, PlanState, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations,
 };
-use driftless_kubernetes::{Cluster, Object, Pages, Selector};
+use driftless_kubernetes::Cluster;
 use driftless_testkit::{CLUSTER, World};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -16,9 +16,9 @@ use kube::ResourceExt;
 use reconciler::Reconciler;
 
 use super::{
-    hostile::{HOSTILE, QUIET},
     machine::Machine,
-    outside::{self, NAMESPACE},
+    objects::{HOSTILE, NAMESPACE, QUIET, list, secret, stacks},
+    outside::{unfinished, waits_for},
     tenants::revealed,
 };
 use crate::scenario::SYSTEM;
@@ -86,7 +86,7 @@ impl Machine {
         if std::mem::take(&mut self.changed) {
             let world = &self.calm;
             let ledger = self.ledger.borrow();
-            let of_stacks = outside::stacks(world).iter().find_map(|stack| {
+            let of_stacks = stacks(world).iter().find_map(|stack| {
                 let uid = uid_of(stack);
                 let namespace = stack.namespace().unwrap_or_default();
                 if self.outside.terminated && namespace == NAMESPACE {
@@ -105,15 +105,15 @@ impl Machine {
                     status.readiness,
                     Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
                 );
-                let stale = ran_with.is_some() && ran_with != outside::secret(world, &namespace).as_deref() && !held_back;
+                let stale = ran_with.is_some() && ran_with != secret(world, &namespace).as_deref() && !held_back;
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
-                outside::waits_for(world, stack).or_else(waits)
+                waits_for(world, stack).or_else(waits)
             });
             let by_hand = || {
                 let updates = list::<Update>(world, None)
                     .into_iter()
                     .filter(|update| update.stack(SYSTEM).is_none() && !is_hostile(update));
-                updates.into_iter().find_map(|update| outside::unfinished(world, &update))
+                updates.into_iter().find_map(|update| unfinished(world, &update))
             };
             self.waits = of_stacks.or_else(by_hand);
         }
@@ -123,7 +123,7 @@ impl Machine {
     /// The final state: the last successful runs, and the statuses of the Stacks, without the names
     /// of runs.
     pub(super) fn rest(&self) -> String {
-        let stacks = outside::stacks(&self.calm).into_iter().map(|stack| {
+        let stacks = stacks(&self.calm).into_iter().map(|stack| {
             let status = CoreStack::from(&stack).status;
             let last =
                 status.last_update.map(|last| (last.generation, last.reconcile_request, last.last_successful_commit, last.state));
@@ -136,7 +136,7 @@ impl Machine {
     /// chance decides: after a failed run, where users judge plans, and behind a prerequisite.
     pub(super) fn settled(&self) -> BTreeMap<String, Option<String>> {
         let ledger = self.ledger.borrow();
-        let settled = outside::stacks(&self.calm).into_iter().map(|stack| {
+        let settled = stacks(&self.calm).into_iter().map(|stack| {
             let StackStatus { readiness, last_update, outputs, plan, .. } = CoreStack::from(&stack).status;
             let is_ready = readiness == Some(Readiness::Ready);
             let reason = match &readiness {
@@ -184,7 +184,7 @@ impl Machine {
         {
             return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
         }
-        let stacks: Vec<String> = outside::stacks(&self.calm).iter().map(ResourceExt::name_any).collect();
+        let stacks: Vec<String> = stacks(&self.calm).iter().map(ResourceExt::name_any).collect();
         let messages = self.world.sent().into_iter().map(|message| format!("{message:?}"));
         if let Some(told) = self.world.events().into_iter().chain(messages).find(|told| revealed(told).next().is_some()) {
             return Err(format!("S1: an Event or a message has a Secret: {told}"));
@@ -226,11 +226,4 @@ pub(super) fn is_too_late(world: &World, update: &Update) -> bool {
 
 fn is_hostile(update: &Update) -> bool {
     update.namespace().as_deref() == Some(HOSTILE)
-}
-
-/// The objects of a namespace, or of all.
-pub(super) fn list<K: Object>(world: &World, namespace: Option<&str>) -> Vec<K> {
-    let mut pages = Pages::new(world, namespace, Selector::All);
-    // Calls never fail in a calm world.
-    iter::from_fn(|| world.drive(pages.next()).and_then(Result::ok).flatten()).flatten().collect()
 }

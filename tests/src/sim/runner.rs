@@ -17,7 +17,7 @@ use super::{
     chances::{Chances, Dice, Trouble},
     hostile,
     ledger::Ledger,
-    outside::{project_of, pulumi_stack},
+    objects::{CANARY, project_of, pulumi_stack},
 };
 use crate::scenario::SYSTEM;
 
@@ -331,7 +331,7 @@ fn report(
     drift: u32,
     plan: Option<&PlannedChanges>,
 ) {
-    let value = format!("{}{}output", spec.run.update.namespace, hostile::CANARY).into();
+    let value = format!("{}{}output", spec.run.update.namespace, CANARY).into();
     let source = OutputValue { value: json!(spec.source), secret: false };
     let outputs = [("n".to_owned(), OutputValue { value, secret: true }), ("source".to_owned(), source)];
     let outputs = matches!(verdict, Verdict::Succeeded {}).then(|| outputs.into());

@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     chances::Dice,
-    hostile::{self, Attack},
-    outside,
+    hostile::Attack,
+    objects::{GUARDED, HOSTILE, QUIET},
 };
 
 /// The minimum duration of the disturbance, which is half of the maximum.
@@ -133,7 +133,7 @@ impl Action {
                 | Self::GiveAway(_)
                 | Self::TerminateNamespace
                 | Self::Ttl { .. }
-                | Self::Settle(hostile::HOSTILE)
+                | Self::Settle(HOSTILE)
                 | Self::Attack(..)
         )
     }
@@ -248,7 +248,7 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
         (0, Action::Policy(true)),
         (1, Action::CreateStack(0)),
         (1, Action::CreateStack(1)),
-        (200, Action::Guard(outside::GUARDED, Some("required"))),
+        (200, Action::Guard(GUARDED, Some("required"))),
         (300, Action::EditStack(0)),
         (300, Action::Push { broken: false }),
         (600, Action::Request(1)),
@@ -263,7 +263,7 @@ pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timest
 /// plans some do.
 pub(super) fn guarded(dice: &mut Dice, begin: Timestamp, end: Timestamp, without_policy: bool) -> Vec<(Timestamp, Action)> {
     let mut script = vec![(begin, Action::Policy(true))];
-    for (stack, policy) in [(outside::GUARDED, "required"), (3, "unless replace")] {
+    for (stack, policy) in [(GUARDED, "required"), (3, "unless replace")] {
         script.push((begin + MADE_WITHIN + dice.seconds(60), Action::Guard(stack, Some(policy))));
         if dice.chance(200) {
             script.push((end - dice.seconds(300), Action::Guard(stack, None)));
@@ -274,5 +274,24 @@ pub(super) fn guarded(dice: &mut Dice, begin: Timestamp, end: Timestamp, without
         script.push((at, Action::Policy(false)));
         script.push((end.min(at + dice.seconds(600)), Action::Policy(true)));
     }
+    script
+}
+
+/// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end
+/// of the disturbance.
+pub(super) fn of_tenants(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(Timestamp, Action)> {
+    let settled = begin + MADE_WITHIN;
+    let length = u32::try_from(end.duration_since(settled).as_secs()).unwrap_or_default();
+    let mut script = vec![(begin + dice.seconds(60), Action::Settle(QUIET)), (begin + dice.seconds(60), Action::Settle(HOSTILE))];
+    for _ in 0..dice.below(3) {
+        let action = if dice.chance(500) { Action::EditQuietStack } else { Action::EditQuietSecret };
+        script.push((settled + dice.seconds(length), action));
+    }
+    script.push((end, if dice.chance(300) { Action::DeleteQuietStack } else { Action::EditQuietStack }));
+    for _ in 0..5 + dice.below(11) {
+        let attack = Attack::ALL[dice.index(Attack::ALL.len())];
+        script.push((settled + dice.seconds(length), Action::Attack(attack, dice.below(1000))));
+    }
+    script.push((end, Action::Attack(Attack::Unwatch, 0)));
     script
 }

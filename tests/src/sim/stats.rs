@@ -1,8 +1,51 @@
 //! Statistics of the simulation.
 
-use std::{cmp::max, ops::AddAssign};
+use std::{cmp::max, collections::BTreeMap, fmt, ops::AddAssign};
 
-use super::latency::Histogram;
+use jiff::SignedDuration;
+
+/// Durations in whole seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram(BTreeMap<i64, u64>);
+
+impl Histogram {
+    pub(super) fn record(&mut self, duration: SignedDuration) {
+        *self.0.entry(duration.as_secs()).or_default() += 1;
+    }
+
+    /// The durations of both.
+    #[must_use]
+    pub fn merged(mut self, other: Self) -> Self {
+        other.0.into_iter().for_each(|(seconds, times)| *self.0.entry(seconds).or_default() += times);
+        self
+    }
+
+    /// The number of durations.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The least number of seconds that this many of 100 durations do not exceed. 0 if there are
+    /// none.
+    #[must_use]
+    pub fn percentile(&self, of_100: u64) -> i64 {
+        let mut left = (self.number() * of_100).div_ceil(100);
+        let reaches = |(seconds, times): (&i64, &u64)| {
+            left = left.saturating_sub(*times);
+            (left == 0).then_some(*seconds)
+        };
+        self.0.iter().find_map(reaches).unwrap_or_default()
+    }
+}
+
+/// `p50 20 s, p99 60 s, at most 61 s`
+impl fmt::Display for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, most] = [50, 99, 100].map(|of_100| self.percentile(of_100));
+        write!(f, "p50 {p50} s, p99 {p99} s, at most {most} s")
+    }
+}
 
 /// Defines [`Stats`]: its fields, and how those of two runs are merged.
 macro_rules! stats {

@@ -9,9 +9,8 @@ use driftless_testkit::CLUSTER;
 use serde_json::Value;
 
 use super::{
-    hostile::{CANARY, HOSTILE, QUIET, STACK},
     ledger::Ledger,
-    outside::NAMESPACE,
+    objects::{CANARY, HOSTILE, NAMESPACE, QUIET, STACK},
 };
 use crate::scenario::SYSTEM;
 

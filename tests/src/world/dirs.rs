@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::process;
+use super::session::kill_leftovers;
 
 /// The folders of one world. This value owns them until it is dropped; the files stay, to
 /// investigate a failure.
@@ -39,7 +39,7 @@ impl Dirs {
             Err(TryLockError::WouldBlock) => bail!("another world is running in {}", root.display()),
             Err(TryLockError::Error(error)) => return Err(error).context("locking the world"),
         }
-        process::kill_leftovers(&root)?;
+        kill_leftovers(&root)?;
         if root.exists() {
             fs::remove_dir_all(&root).with_context(|| format!("emptying {}", root.display()))?;
         }

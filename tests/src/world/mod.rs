@@ -19,6 +19,7 @@ pub mod process;
 pub mod pulumi_cloud;
 pub mod ready;
 pub mod registry;
+pub mod session;
 pub mod ssh;
 pub mod start;
 pub mod tls;

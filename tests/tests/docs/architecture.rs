@@ -18,12 +18,12 @@ const OPENS: [&str; 9] = ["fs", "net", "os", "env", "process", "OpenOptions", "T
 /// Enums whose variants have no named fields.
 const WITHOUT_FIELDS: [&str; 2] = ["Phase", "ConfigValue"];
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 /// The Rust files below a folder of the project, each with its relative path and its text.
-fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+pub(super) fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let (mut folders, mut sources) = (vec![root().join(folder)], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
@@ -41,9 +41,9 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// A package of the workspace.
-struct Package {
+pub(super) struct Package {
     /// From the root, such as `functions/launcher`.
-    folder: String,
+    pub(super) folder: String,
     features: usize,
     /// The names of its dependencies, without those of tests.
     built_with: BTreeSet<String>,
@@ -63,7 +63,7 @@ impl Package {
     }
 }
 
-fn packages() -> Vec<Package> {
+pub(super) fn packages() -> Vec<Package> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1", "--locked", "--offline"];
     let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

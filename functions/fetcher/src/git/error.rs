@@ -1,7 +1,7 @@
 use driftless_source::Refusal;
 
 use super::times::{ANSWER_TIME, REST, TIME};
-use crate::refusal::limit_remedy;
+use crate::remedy::limit_remedy;
 
 /// The names of the fields that define a repository, for messages.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use kube::{Api, Client, runtime::watcher};
 use seen::Seen;
 use tokio::sync::Mutex;
 
-use crate::watch;
+use crate::watch::watch;
 
 /// Events per page of a list. Events of the core group have texts of any length: etcd stores at
 /// most 1.5 MiB of each, in binary, and a control character takes six bytes in JSON.

@@ -1,17 +1,10 @@
 //! The dependencies of a run: restored, installed, and stored for later runs.
 
-use std::path::{Path, PathBuf};
-
 use driftless_contract::{Installed, Layer, Operation};
 use tokio::time::Instant;
 
-use super::{Report, Session};
+use super::{Report, Session, compiled};
 use crate::{arguments::Call, cache::Cache, failure::Failure, install, places::Places, pulumi::Pulumi};
-
-/// See [`Places::compiled`].
-pub(super) fn compiled(scratch: &Path) -> PathBuf {
-    scratch.join("compiled")
-}
 
 impl Session<'_> {
     /// Puts the dependencies of the program into place: restores them from the cache, or installs

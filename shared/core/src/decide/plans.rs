@@ -1,13 +1,11 @@
 //! The part of a decision that concerns the plans of a guarded Stack.
 
-use std::mem;
-
 use jiff::Timestamp;
 
 use super::{Reconciliation, launch};
 use crate::{
-    ApprovalSettings, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation, PlanHash,
-    PlanState, PlanStatus, Proposal, Readiness, Revision, RunState, Snapshot, SourceRef, Stack, Why, Wish,
+    ApprovalSettings, Effect, EventReason, EventType, Governance, LastUpdateState, NewUpdate, Operation, PlanHash, PlanState,
+    Proposal, Readiness, Revision, RunState, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
@@ -169,26 +167,5 @@ impl Reconciliation<'_> {
                 None => Ok(hash),
             },
         }
-    }
-}
-
-/// The settings that a decision uses: the Stack's own, and what the cluster demands beside them.
-/// The removal of the annotation counts only where the cluster enforces who may remove it.
-pub(super) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
-    let plan = &mut stack.status.plan;
-    plan.governed = snapshot.governance.governs(plan.governed);
-    if stack.approval.is_none() && plan.governed {
-        stack.approval = Some(stack.answers.clone());
-    }
-    if let (Some(settings), Governance::Known { floor: Some(floor), .. }) = (&mut stack.approval, &snapshot.governance) {
-        settings.policy = mem::take(&mut settings.policy).and(floor);
-    }
-    if stack.approval.is_none() && plan.guarded && snapshot.guard != Guard::Intact {
-        stack.approval = Some(ApprovalSettings::default());
-    }
-    plan.guarded = stack.approval.is_some();
-    if !plan.guarded {
-        // The names of later proposals depend on the last one.
-        *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
     }
 }

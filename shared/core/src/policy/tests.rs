@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::{ChangeKind, Listed, Operation, PlanHash, PlanParts, PlannedChange};
+use crate::{ChangeKind, Listed, Operation, PlanHash, PlanParts, PlanRule, PlannedChange};
 
 fn change(kind: ChangeKind, urn: &str, resource_type: &str, paths: &[&str]) -> PlannedChange {
     let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();

@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::WaitReason;
-use crate::{PlanHash, Stack, TaskEnd};
+use crate::{PlanHash, TaskEnd};
 
 /// The facts about an Update and its run. A fact that may not matter is `None` until it is read.
 #[derive(Clone, Debug, Default)]
@@ -150,21 +150,6 @@ pub enum Hold {
     OutsideWindow,
     /// The run changes resources and does not apply the approved plan.
     Unapproved,
-}
-
-impl Stack {
-    /// Returns why it starts no run now that changes resources or not, and applies that plan.
-    #[must_use]
-    pub fn hold(&self, changes: bool, plan: Option<&PlanHash>, now: Timestamp) -> Option<Hold> {
-        if self.suspended {
-            return Some(Hold::Suspended);
-        }
-        if changes && !self.permits(plan, now) {
-            return Some(Hold::Unapproved);
-        }
-        let is_closed = self.window.as_ref().is_some_and(|window| window.closed_until(now).is_some());
-        (changes && is_closed).then_some(Hold::OutsideWindow)
-    }
 }
 
 /// The reconciler read what the cluster demands when it created the Update; a younger one may start

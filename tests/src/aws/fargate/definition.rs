@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Fargate, Fault, epoch};
-use crate::aws::now;
+use super::state::{Fargate, Fault, epoch};
+use crate::aws::machine::now;
 
 /// The supported fields of a definition; any other is an error, never ignored.
 const KNOWN: [&str; 13] = [
@@ -150,6 +150,11 @@ fn fits(cpu: u32, memory: u32) -> bool {
         _ => return false,
     };
     range.contains(&memory) && memory.is_multiple_of(step)
+}
+
+/// The container that the runner replaces: the essential one.
+pub(super) fn main_container(definition: &Value) -> &Value {
+    list(&definition["containerDefinitions"]).iter().find(|container| is_essential(container)).unwrap_or(&Value::Null)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::{Fargate, Task, run::SESSION};
-use crate::aws::now;
+use super::state::{Fargate, SESSION, Task};
+use crate::aws::machine::now;
 
 /// How long before their expiry credentials are replaced.
 const RENEWAL: SignedDuration = SignedDuration::from_mins(15);

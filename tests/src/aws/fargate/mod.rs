@@ -11,142 +11,31 @@ mod definition;
 mod limits;
 mod metadata;
 mod run;
+mod state;
 mod task;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 pub use address::{Own, Tls, send_at_once};
 use anyhow::{Context as _, Result, ensure};
-use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::watch};
+pub use state::{Fargate, Fault, PRIVATE_REGISTRY};
+use tokio::net::TcpListener;
 
-use super::{Credentials, now, policy::Demand, site::Site};
+use self::state::{Order, SPOT};
+use super::{
+    machine::{address, now},
+    policy::Demand,
+    site::Site,
+};
 
-/// How long ECS remembers a stopped task, and its client token.
-const REMEMBERED: SignedDuration = SignedDuration::from_hours(1);
 /// The page size of ECS's list and describe calls.
 const PAGE: usize = 100;
-
-/// An error of the API.
-#[derive(Clone, Debug)]
-pub struct Fault {
-    /// The code, such as `ClientException`.
-    pub code: &'static str,
-    message: String,
-    /// The tasks that hold a client token.
-    resources: Vec<String>,
-}
-
-impl Fault {
-    fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), resources: Vec::new() }
-    }
-
-    fn client(message: impl Into<String>) -> Self {
-        Self::new("ClientException", message)
-    }
-
-    fn parameter(message: impl Into<String>) -> Self {
-        Self::new("InvalidParameterException", message)
-    }
-
-    /// The body of the answer.
-    pub fn into_json(self) -> Value {
-        match self.resources.as_slice() {
-            [] => json!({ "__type": self.code, "message": self.message }),
-            resources => json!({ "__type": self.code, "message": self.message, "resourceIds": resources }),
-        }
-    }
-}
-
-/// The host of a registry that requires a login.
-pub const PRIVATE_REGISTRY: &str = "private.example";
-
-/// The service.
-pub struct Fargate {
-    site: Arc<Site>,
-    runner: PathBuf,
-    image: BTreeMap<String, String>,
-    /// The endpoint for tasks' metadata and credentials.
-    pub endpoint: String,
-    /// If tasks find their endpoints at Fargate's own addresses.
-    files: Option<address::Files>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Revisions by family; revision n has index n - 1.
-    definitions: BTreeMap<String, Vec<Value>>,
-    /// Tasks by ARN.
-    tasks: BTreeMap<String, Task>,
-    tokens: HashMap<String, run::Ticket>,
-    /// The number of `RunTask` calls that will find no capacity.
-    refusals: u32,
-    /// The same for Spot.
-    spot_refusals: u32,
-    /// Images that cannot be pulled, and why.
-    unpullable: BTreeMap<String, String>,
-    /// Images that are built for one processor only, by ECS's name for it.
-    built_for: BTreeMap<String, String>,
-    /// Images that are pulled slowly, and how long their tasks stay pending.
-    slow: BTreeMap<String, Duration>,
-    /// Images whose tasks have a small disk, and its size in MiB.
-    disks: BTreeMap<String, u64>,
-    /// Images whose tasks have a shifted clock, and the shift in seconds.
-    clocks: BTreeMap<String, i64>,
-    /// The maximum number of tasks with a text in their definition.
-    quotas: BTreeMap<String, usize>,
-}
-
-/// The instruction to the main container of a task.
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    Run,
-    /// SIGTERM, and SIGKILL after the stop timeout.
-    Stop,
-    /// Exceeded its memory: SIGKILL.
-    Kill,
-}
-
-struct Task {
-    /// The task as `DescribeTasks` shows it.
-    wire: Value,
-    /// The text of its definition.
-    definition: String,
-    stopped: Option<Timestamp>,
-    /// It stopped so long ago that ECS has forgotten it.
-    forgotten: bool,
-    order: watch::Sender<Order>,
-    /// The unguessable part of its endpoints' paths.
-    secret: String,
-    /// The logical id of its role.
-    role: String,
-    credentials: (Credentials, Timestamp),
-}
-
-impl Task {
-    fn is_known(&self, now: Timestamp) -> bool {
-        !self.forgotten && self.stopped.is_none_or(|stopped| now.duration_since(stopped) < REMEMBERED)
-    }
-
-    /// Tells its containers to stop, unless a stop was requested before.
-    fn stop(&mut self, code: &str, reason: &str, now: Timestamp) {
-        if self.stopped.is_none() && self.wire["desiredStatus"] != "STOPPED" {
-            self.wire["desiredStatus"] = "STOPPED".into();
-            self.wire["stopCode"] = code.into();
-            self.wire["stoppedReason"] = reason.into();
-            self.wire["stoppingAt"] = epoch(now);
-            self.order.send_replace(Order::Stop);
-        }
-    }
-}
 
 impl Fargate {
     /// Serves metadata and credentials on `listener`; the API is behind the gate. `files` are those
@@ -158,7 +47,7 @@ impl Fargate {
         runner: PathBuf,
         image: BTreeMap<String, String>,
     ) -> Result<Arc<Self>> {
-        let endpoint = super::address(&listener)?.trim_end_matches(":80").to_owned();
+        let endpoint = address(&listener)?.trim_end_matches(":80").to_owned();
         let fargate = Arc::new(Self { site, runner, image, endpoint, files, state: Mutex::default() });
         metadata::serve(&fargate, listener);
         Ok(fargate)
@@ -254,7 +143,7 @@ impl Fargate {
     pub fn reclaim(&self, task: &str) -> Result<()> {
         let mut state = self.state();
         let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
-        ensure!(task.wire["capacityProviderName"] == run::SPOT, "it is not on Spot");
+        ensure!(task.wire["capacityProviderName"] == SPOT, "it is not on Spot");
         task.stop("SpotInterruption", "Your Spot Task was interrupted.", now());
         Ok(())
     }
@@ -309,7 +198,7 @@ impl Fargate {
     }
 
     /// Shifts the clock of tasks with a container of this image by this many seconds; 0 corrects
-    /// it. See [`super::wrong_clock`].
+    /// it. See [`super::machine::wrong_clock`].
     pub fn set_clock(&self, image: &str, seconds: i64) {
         let clocks = &mut self.state().clocks;
         if seconds == 0 {
@@ -324,26 +213,6 @@ impl Fargate {
         for task in self.state().tasks.values_mut().filter(|task| task.stopped.is_some()) {
             task.forgotten = true;
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn arn(&self, resource: &str) -> String {
-        format!("arn:aws:ecs:{}:{}:{resource}", self.site.template.region, self.site.template.account)
-    }
-
-    fn task_arn(&self, task: &str) -> String {
-        if task.starts_with("arn:") { task.into() } else { self.arn(&format!("task/{}/{task}", self.site.template.cluster)) }
-    }
-
-    /// The ARN of the cluster that a call names: there is only one.
-    fn cluster(&self, input: &Value) -> Result<String, Fault> {
-        let name = &self.site.template.cluster;
-        let arn = self.arn(&format!("cluster/{name}"));
-        let wanted = input["cluster"].as_str().unwrap_or("default");
-        if wanted == name || wanted == arn { Ok(arn) } else { Err(Fault::new("ClusterNotFoundException", "Cluster not found.")) }
     }
 
     fn describe(&self, input: &Value) -> Result<Value, Fault> {
@@ -404,12 +273,6 @@ impl Fargate {
         task.wire["tags"] = json!([]);
         Ok(json!({ "task": task.wire }))
     }
-}
-
-/// The API's times: seconds since 1970.
-#[expect(clippy::cast_precision_loss, reason = "the API has milliseconds")]
-fn epoch(at: Timestamp) -> Value {
-    json!(at.as_millisecond() as f64 / 1000.0)
 }
 
 /// `iam:PassRole` for the roles that a definition or an override names.

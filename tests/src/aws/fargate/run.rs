@@ -2,37 +2,25 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{
-    Fargate, Fault, Order, State, Task,
-    definition::{is_essential, list},
-    epoch, task,
+    definition::list,
+    state::{Fargate, Fault, Order, SESSION, SPOT, State, Task, Ticket, epoch},
+    task,
 };
-use crate::aws::{now, random_hex};
+use crate::aws::machine::{now, random_hex};
 
-/// The capacity provider that may reclaim tasks.
-pub(super) const SPOT: &str = "FARGATE_SPOT";
 /// The maximum size of a call's overrides in characters, including JSON syntax.
 const OVERRIDES: usize = 8192;
 /// The maximum time until a client token is forgotten.
 const TOKEN_LIFE: SignedDuration = SignedDuration::from_hours(24);
-/// The lifetime of a task's credentials; new ones are available before they expire.
-pub(super) const SESSION: SignedDuration = SignedDuration::from_hours(6);
 
 /// Why no task was started, in the `failures` of an answer with status 200.
 const NO_CAPACITY: &str = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
 const QUOTA: &str = "You've reached the limit on the number of vCPUs you can run concurrently";
-
-/// The answer for a client token.
-pub(super) struct Ticket {
-    input: Value,
-    task: Option<String>,
-    failures: Value,
-    at: Timestamp,
-}
 
 impl Fargate {
     pub(super) fn run(self: &Arc<Self>, input: Value) -> Result<Value, Fault> {
@@ -279,9 +267,4 @@ fn check_overrides(overrides: &Value, definition: &Value) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-/// The container that the runner replaces: the essential one.
-pub(super) fn main_container(definition: &Value) -> &Value {
-    list(&definition["containerDefinitions"]).iter().find(|container| is_essential(container)).unwrap_or(&Value::Null)
 }

@@ -21,10 +21,21 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, limits::Limits, run::main_container};
+use super::{
+    definition::{list, main_container},
+    limits::Limits,
+    state::{Fargate, Order, PRIVATE_REGISTRY, epoch},
+};
 use crate::{
-    aws::{now, policy::Demand, random_hex, template::Template, wrong_clock},
-    world::process::{Process, TASK, command},
+    aws::{
+        machine::{now, random_hex, wrong_clock},
+        policy::Demand,
+        template::Template,
+    },
+    world::{
+        process::{Process, command},
+        session::TASK,
+    },
 };
 
 /// Fargate's default for the time between SIGTERM and SIGKILL.

@@ -6,7 +6,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitStatus,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -28,14 +28,60 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Failure, INIT, Number, Site, lock};
 use crate::{
-    aws::{address, listener, now},
+    aws::{
+        machine::{address, listener, now},
+        site::Site,
+    },
     world::process::{Process, command},
 };
 
+/// Lambda's time limit for an environment's first request for an event.
+const INIT: Duration = Duration::from_secs(10);
 /// The maximum size of a response: 6 MB, and JSON's overhead.
 const ANSWER_BYTES: usize = 8 << 20;
+
+/// Why an invocation has no response.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The function reported an error.
+    #[error("{kind}: {message}")]
+    Function {
+        /// `errorType`
+        kind: String,
+        /// `errorMessage`
+        message: String,
+    },
+    /// It exceeded the template's time limit, and was killed.
+    #[error("Task timed out after {} seconds", .0.as_secs())]
+    TimedOut(Duration),
+    /// Its process ended.
+    #[error("Runtime exited: {0}")]
+    Crashed(String),
+    /// A test killed its process.
+    #[error("Runtime exited: signal: 9 (SIGKILL), for a test")]
+    Killed,
+    /// It never requested an event.
+    #[error("Runtime failed to start: {0}")]
+    Init(String),
+    /// All of its reserved concurrency is in use, or all of the account's.
+    #[error("TooManyRequestsException: Rate exceeded")]
+    Throttled,
+}
+
+impl Failure {
+    /// The name in counters and the journal.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Function { .. } => "error",
+            Self::TimedOut(_) => "timeout",
+            Self::Crashed(_) => "crash",
+            Self::Killed => "kill",
+            Self::Init(_) => "init",
+            Self::Throttled => "throttle",
+        }
+    }
+}
 
 /// A running environment.
 pub struct Instance {
@@ -238,4 +284,27 @@ fn fault(headers: &HeaderMap, body: &[u8]) -> (String, String) {
     let header = headers.get("lambda-runtime-function-error-type").and_then(|value| value.to_str().ok());
     let kind = body["errorType"].as_str().or(header).unwrap_or("Unknown").to_owned();
     (kind, body["errorMessage"].as_str().unwrap_or_default().to_owned())
+}
+
+/// An instance's number, released when the instance is dropped.
+pub(super) struct Number {
+    pub(super) value: usize,
+    pool: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Number {
+    pub(super) fn take(pool: &Arc<Mutex<Vec<usize>>>) -> Option<Self> {
+        let value = lock(pool).pop()?;
+        Some(Self { value, pool: Arc::clone(pool) })
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        lock(&self.pool).push(self.value);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

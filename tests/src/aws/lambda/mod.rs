@@ -6,7 +6,7 @@ mod instance;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -18,55 +18,17 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, TryAcquireError};
 
-use self::instance::Instance;
-use super::{identity::Credentials, now, random_hex, site::Site, template::Function, wrong_clock};
+pub use self::instance::Failure;
+use self::instance::{Instance, Number, lock};
+use super::{
+    identity::Credentials,
+    machine::{now, random_hex, wrong_clock},
+    site::Site,
+    template::Function,
+};
 
-/// Lambda's time limit for an environment's first request for an event.
-const INIT: Duration = Duration::from_secs(10);
 /// The lifetime of an environment's keys here; it is not kept longer.
 const SESSION: SignedDuration = SignedDuration::from_hours(12);
-
-/// Why an invocation has no response.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
-    /// The function reported an error.
-    #[error("{kind}: {message}")]
-    Function {
-        /// `errorType`
-        kind: String,
-        /// `errorMessage`
-        message: String,
-    },
-    /// It exceeded the template's time limit, and was killed.
-    #[error("Task timed out after {} seconds", .0.as_secs())]
-    TimedOut(Duration),
-    /// Its process ended.
-    #[error("Runtime exited: {0}")]
-    Crashed(String),
-    /// A test killed its process.
-    #[error("Runtime exited: signal: 9 (SIGKILL), for a test")]
-    Killed,
-    /// It never requested an event.
-    #[error("Runtime failed to start: {0}")]
-    Init(String),
-    /// All of its reserved concurrency is in use, or all of the account's.
-    #[error("TooManyRequestsException: Rate exceeded")]
-    Throttled,
-}
-
-impl Failure {
-    /// The name in counters and the journal.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Function { .. } => "error",
-            Self::TimedOut(_) => "timeout",
-            Self::Crashed(_) => "crash",
-            Self::Killed => "kill",
-            Self::Init(_) => "init",
-            Self::Throttled => "throttle",
-        }
-    }
-}
 
 /// All functions of the template.
 pub struct Lambda {
@@ -187,7 +149,7 @@ impl Lambda {
     }
 
     /// Shifts the clock of a function by this many seconds, once it does not run, until
-    /// [`Self::reset`]. See [`super::wrong_clock`].
+    /// [`Self::reset`]. See [`wrong_clock`].
     pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
         let host = self.host(function)?;
         let mut environment = lock(&host.environment).clone();
@@ -321,25 +283,6 @@ impl Host {
     }
 }
 
-/// An instance's number, released when the instance is dropped.
-struct Number {
-    value: usize,
-    pool: Arc<Mutex<Vec<usize>>>,
-}
-
-impl Number {
-    fn take(pool: &Arc<Mutex<Vec<usize>>>) -> Option<Self> {
-        let value = lock(pool).pop()?;
-        Some(Self { value, pool: Arc::clone(pool) })
-    }
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        lock(&self.pool).push(self.value);
-    }
-}
-
 /// Lambda's own variables, the template's, and the endpoint of AWS.
 fn environment(site: &Site, function: &Function) -> BTreeMap<String, String> {
     let mut environment = function.environment.clone();
@@ -362,8 +305,4 @@ fn environment(site: &Site, function: &Function) -> BTreeMap<String, String> {
     ];
     environment.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
     environment
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

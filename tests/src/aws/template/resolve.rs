@@ -6,7 +6,24 @@ use std::{cell::RefCell, collections::BTreeMap};
 use driftless_contract::keys;
 use serde_json::{Map, Value};
 
-use super::{Error, Settings};
+use super::error::Error;
+
+/// The account and the parameters of the stack.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// The account's number.
+    pub account: String,
+    /// The Region.
+    pub region: String,
+    /// The stack's name.
+    pub stack: String,
+    /// The URL before `/<account>/<queue>` in a queue's URL.
+    pub endpoint: String,
+    /// The webhook's URL.
+    pub function_url: String,
+    /// Parameters, lists with commas.
+    pub parameters: BTreeMap<String, String>,
+}
 
 /// Replaces intrinsics in a template's sections.
 pub(super) struct Resolver<'a> {

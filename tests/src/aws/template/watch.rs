@@ -1,40 +1,14 @@
 //! The metrics of alarms and dashboards.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Error, shapes as raw};
-
-/// A metric that is read. For a search only the dimensions' names are known: their values are empty
-/// then.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Metric {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// The dimensions and their values.
-    pub dimensions: BTreeMap<String, String>,
-}
-
-/// An alarm.
-#[derive(Clone, Debug)]
-pub struct Alarm {
-    /// Its name.
-    pub name: String,
-    /// Its actions.
-    pub actions: Vec<String>,
-    /// The metrics that it reads.
-    pub metrics: BTreeSet<Metric>,
-}
-
-/// A dashboard.
-#[derive(Clone, Debug)]
-pub struct Dashboard {
-    /// The metrics that it shows.
-    pub metrics: BTreeSet<Metric>,
-}
+use super::{
+    error::Error,
+    resources::{Alarm, Dashboard, Metric},
+    shapes as raw,
+};
 
 /// The checks of `CloudWatch` when an alarm is created.
 pub(super) fn alarm(id: &str, alarm: raw::Alarm) -> Result<Alarm, Error> {

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::{
     control::{Client, Outage},
+    machine::{now, random_hex},
     *,
 };
 use crate::world::{moto::Moto, process::Supervisor, ready};

@@ -2,20 +2,9 @@
 
 use driftless_contract::Operation;
 use driftless_core::{Stack, Uid};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use super::{LOOK, Ledger, Run};
-
-/// What a Stack says of its end, as long as it is not being deleted.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Life {
-    /// When its TTL ends, and the least time between the warning and the deletion.
-    ttl: Option<(Timestamp, SignedDuration)>,
-    /// Whether its deletion destroys.
-    destroys: bool,
-    /// When its end was first announced for the present time, and that time.
-    announced: Option<(Timestamp, Timestamp)>,
-}
+use super::{LOOK, Ledger, Life, Run};
 
 impl Ledger {
     /// Records that a user deletes a Stack.

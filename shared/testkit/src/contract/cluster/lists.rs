@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use driftless_api::DriftlessUpdateStatus;
-use driftless_kubernetes::{Page, Pages, term};
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::{DriftlessUpdateStatus, Update, UpdateStatus};
+use driftless_kubernetes::{Cluster as _, Object, Page, Pages, Selector, term};
 use futures::future::try_join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::ConfigMap},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::ResourceExt;
 
-use super::*;
+use super::fixture::{Fixture, Immutable, NAMESPACE, config_map, is_permanent, meta, update};
 
 /// More objects than one page of the client.
 const MANY: usize = 502;

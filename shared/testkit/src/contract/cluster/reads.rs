@@ -1,8 +1,12 @@
 //! Cases of reads of single objects.
 
-use k8s_openapi::api::core::v1::Secret;
+use anyhow::{Context as _, Result, ensure};
+use driftless_contract::ObjectKey;
+use driftless_kubernetes::{Cluster as _, Error, Selector};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt as _;
 
-use super::*;
+use super::fixture::{Fixture, Immutable, NAMESPACE, config_map, find, is_permanent, key, update};
 
 suite! {
     missing_object_is_none

@@ -1,11 +1,14 @@
 //! The cases of namespaces, tokens and Events.
 
+use anyhow::{Context as _, Result, ensure};
 use driftless_core::ChangeRequest;
-use driftless_kubernetes::{EventMarks, EventReason, EventType};
+use driftless_kubernetes::{Cluster as _, Error, EventMarks, EventReason, EventType};
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
 use secrecy::ExposeSecret as _;
 
-use super::*;
+use super::fixture::{Fixture, NAMESPACE, again, config_map, find, is_permanent, labelled, update};
 
 /// The API server's limit.
 const NOTE_BYTES: usize = 1024;

@@ -1,9 +1,14 @@
 //! Writes: the cases of create, replace, patch, apply and delete.
 
-use driftless_api::{Workspace, WorkspaceSpec};
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::{Update, Workspace, WorkspaceSpec};
 use driftless_core::EnvVar;
+use driftless_kubernetes::Cluster as _;
+use kube::{ResourceExt as _, core::ObjectMeta};
 
-use super::*;
+use super::fixture::{
+    Fixture, NAMESPACE, again, config_map, conflicts, find, is_permanent, labelled, lease, meta, update, with_status,
+};
 
 suite! {
     created_object_has_uid_version_generation_and_time

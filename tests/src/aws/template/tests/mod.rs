@@ -11,6 +11,7 @@ use driftless_source::Limits;
 use driftless_telemetry::metrics;
 
 use super::*;
+use crate::aws::policy::Demand;
 
 const TEMPLATE: &str = include_str!("../../../../../infra/template.yaml");
 

@@ -1,6 +1,7 @@
 //! The permissions of roles and the bucket, and their denials.
 
 use super::*;
+use crate::aws::policy::{self, Demand, Statement, Who};
 
 #[test]
 fn a_task_reaches_its_own_folder_only_and_cannot_even_ask_what_exists() {
