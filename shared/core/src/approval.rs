@@ -225,7 +225,7 @@ fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
 }
 
 /// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the
-/// plan has no changes: the resources are what the Stack wants.
+/// plan has no changes and nothing else is to be done: the resources are what the Stack wants.
 pub(crate) fn observe_proposal(
     stack: &mut Stack,
     settings: &ApprovalSettings,
@@ -233,6 +233,11 @@ pub(crate) fn observe_proposal(
     outcome: &RunOutcome,
     now: Timestamp,
 ) -> (bool, Option<Effect>) {
+    // Only an update writes the outputs and the sealed copy of the inputs.
+    let has_run =
+        stack.status.has_succeeded() && stack.status.last_update.as_ref().is_some_and(|last| last.generation == run.generation);
+    let is_resealed = stack.spec.destroy_on_finalize && stack.status.inputs != outcome.inputs;
+    let has_more_to_do = run.operation == Operation::Preview && (!has_run || is_resealed);
     let status = &mut stack.status.plan;
     (status.current, status.last) = (None, Some(run.name.clone()));
     let before = status.proposal.take();
@@ -255,7 +260,7 @@ pub(crate) fn observe_proposal(
     let (proposal, event) = match plan.map(shortened) {
         // An empty plan of a destroy is applied, because only a destroy that succeeded ends the
         // deletion.
-        Some(plan) if plan.is_empty() && operation != Operation::Destroy => {
+        Some(plan) if plan.is_empty() && operation != Operation::Destroy && !has_more_to_do => {
             (Proposal { state: PlanState::NoChanges, plan: Some(plan), expires: None, ..proposal }, None)
         }
         Some(plan) => {
