@@ -118,11 +118,11 @@ pub(crate) fn gate(
     let status = &mut stack.status.plan;
     let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
     let until = proposal.expires.map_or(Until::Change, Until::At);
-    let is_over = proposal.expires.is_some_and(|at| at <= now);
     let plan = match (&proposal.plan, proposal.state) {
         (Some(plan), state) if state.is_pending() => plan.clone(),
         _ => return Gate::Propose,
     };
+    let is_over = proposal.expires.is_some_and(|at| at <= now) || ruling.has_lost(&plan, now);
     proposal.by = None;
     if settings.rejected.as_ref() == Some(&plan.hash) {
         proposal.state = PlanState::Rejected;
