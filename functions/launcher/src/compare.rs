@@ -16,11 +16,10 @@ use crate::{
 };
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
-    /// The digest of a run's inputs; `None` if it has none.
-    pub(crate) async fn inputs_digest(&self, stack_uid: &Uid, values: &Values) -> Result<Option<String>, Error> {
-        if values.is_empty() {
-            return Ok(None);
-        }
+    /// The digest of a run's inputs; `None` if it names none. One that found none of its optional
+    /// inputs has a digest, too, with which a later comparison sees that they exist.
+    pub(crate) async fn inputs_digest(&self, stack_uid: &Uid, values: Option<&Values>) -> Result<Option<String>, Error> {
+        let Some(values) = values else { return Ok(None) };
         Ok(Some(digest(&Key::read(self.objects, self.settings).await?, stack_uid, values)))
     }
 
@@ -55,7 +54,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         match read.await {
             Ok(_) => {
-                let digest = self.inputs_digest(&uid_of(stack), &inputs.values()).await?;
+                let digest = self.inputs_digest(&uid_of(stack), inputs.values().as_ref()).await?;
                 Ok(Some(digest.unwrap_or_default()))
             }
             Err(Stop::Wait(reason, message)) => {

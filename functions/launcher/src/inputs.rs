@@ -46,9 +46,9 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         Self { cluster, namespace, read: BTreeMap::new(), size: 0, used: Values::new() }
     }
 
-    /// The requested values that exist.
-    pub(crate) fn values(self) -> Values {
-        self.used
+    /// The requested values that exist; `None` if no object was asked for.
+    pub(crate) fn values(self) -> Option<Values> {
+        (!self.read.is_empty()).then_some(self.used)
     }
 
     /// All keys of an object with their values, or what the run waits for. Empty for an optional

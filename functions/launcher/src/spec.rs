@@ -170,7 +170,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let values = inputs.values();
         let uid = uid_of(update);
         let of = request.stack.as_ref().map_or(&uid, |stack| &stack.uid);
-        let digest = self.inputs_digest(of, &values).await?;
+        let digest = self.inputs_digest(of, values.as_ref()).await?;
 
         let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
         let claim =
@@ -223,7 +223,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.request_plan(request, shape.image.as_deref(), scope, packs, &mut spec).await?;
         // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
         let seal = match (&request.stack, operation) {
-            (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
+            (Some(stack), _) if ours.seal == Some(true) && values.is_some_and(|values| !values.is_empty()) => {
+                Seal::Write(stack.clone())
+            }
             (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
             _ => Seal::Leave,
         };

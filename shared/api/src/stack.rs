@@ -427,7 +427,8 @@ pub struct DriftlessStackStatus {
     /// Time of the next reconciliation, unless an event causes an earlier one.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
-    /// The last runs, if the platform failed them. They are not counted in `lastUpdate.failures`.
+    /// The last runs, if the platform failed them or if they never started. They are not counted in
+    /// `lastUpdate.failures`.
     pub platform_failures: Option<PlatformFailures>,
     /// The plans of a Stack with the annotation `driftless.dev/approval`.
     pub plan: Option<StackPlan>,
@@ -449,11 +450,11 @@ pub struct DriftlessStackStatus {
 }
 
 /// Consecutive runs that the platform failed, such as by an image that cannot be pulled, a lack of
-/// capacity, or maintenance.
+/// capacity, or maintenance; or that were abandoned before they started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlatformFailures {
-    /// Number of these runs. The back-off grows with it, up to 5 minutes.
+    /// Number of the runs that the platform failed. The back-off grows with it, up to 5 minutes.
     pub count: i64,
     /// Whether Pulumi has not run this generation yet.
     pub fresh: bool,

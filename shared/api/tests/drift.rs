@@ -248,6 +248,22 @@ fn adoption_is_a_refresh_whatever_the_update_template_says() {
 }
 
 #[test]
+fn template_takes_no_refresh_from_a_remediation() {
+    for (spec, wanted, of_template) in [(None, true, json!(false)), (Some(true), false, json!(false)), (None, true, json!(true))]
+    {
+        let mut stack = stack(&json!({}));
+        stack.spec.refresh = spec;
+        stack.spec.update_template = Some(json!({ "spec": { "refresh": of_template } }));
+        let core = CoreStack::from(&stack);
+        assert_eq!((core.spec.refresh, core.spec.retyped), (of_template == json!(true), false));
+        let new = NewUpdate { operation: Operation::Up, refresh: wanted, ..refresh(&stack) };
+        let update = Update::of_stack(&stack, &Workspace::new("app", WorkspaceSpec::default()), &new);
+        assert_eq!((update.spec.operation.as_deref(), update.spec.refresh), (Some("up"), Some(wanted)), "{of_template}");
+    }
+    assert!(CoreStack::from(&stack(&json!({}))).spec.retyped, "each of its runs is a preview");
+}
+
+#[test]
 fn drift_check_ignores_the_spec_of_the_update_template() {
     let stack = stack(&json!({}));
     let new = refresh(&stack);

@@ -112,11 +112,11 @@ pub(crate) fn gate(
     let status = &mut stack.status.plan;
     let Some(proposal) = status.proposal.as_mut().filter(|proposal| proposal.wish == *wish) else { return Gate::Propose };
     let until = proposal.expires.map_or(Until::Change, Until::At);
-    let is_over = proposal.expires.is_some_and(|at| at <= now);
     let plan = match (&proposal.plan, proposal.state) {
         (Some(plan), state) if state.is_pending() => plan.clone(),
         _ => return Gate::Propose,
     };
+    let is_over = proposal.expires.is_some_and(|at| at <= now) || ruling.has_lost(&plan, now);
     proposal.by = None;
     if settings.rejected.as_ref() == Some(&plan.hash) {
         proposal.state = PlanState::Rejected;
@@ -220,7 +220,7 @@ fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
 }
 
 /// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the
-/// plan has no changes: the resources are what the Stack wants.
+/// plan has no changes and nothing else is to be done: the resources are what the Stack wants.
 pub(crate) fn observe_proposal(
     stack: &mut Stack,
     settings: &ApprovalSettings,
@@ -228,6 +228,11 @@ pub(crate) fn observe_proposal(
     outcome: &RunOutcome,
     now: Timestamp,
 ) -> (bool, Option<Effect>) {
+    // Only an update writes the outputs and the sealed copy of the inputs.
+    let has_run =
+        stack.status.has_succeeded() && stack.status.last_update.as_ref().is_some_and(|last| last.generation == run.generation);
+    let is_resealed = stack.spec.destroy_on_finalize && stack.status.inputs != outcome.inputs;
+    let has_more_to_do = run.operation == Operation::Preview && (!has_run || is_resealed);
     let status = &mut stack.status.plan;
     (status.current, status.last) = (None, Some(run.name.clone()));
     let before = status.proposal.take();
@@ -250,7 +255,7 @@ pub(crate) fn observe_proposal(
     let (proposal, event) = match plan.map(shortened) {
         // An empty plan of a destroy is applied, because only a destroy that succeeded ends the
         // deletion.
-        Some(plan) if plan.is_empty() && operation != Operation::Destroy => {
+        Some(plan) if plan.is_empty() && operation != Operation::Destroy && !has_more_to_do => {
             (Proposal { state: PlanState::NoChanges, plan: Some(plan), expires: None, ..proposal }, None)
         }
         Some(plan) => {

@@ -394,8 +394,9 @@ impl<'a> Reconciliation<'a> {
         }
         if let Some(platform) = self.stack.status.platform_failures {
             let wait = go_duration(retry::platform_cooldown(platform.count));
+            let is_platform = platform.count > 0;
             return Readiness::Reconciling {
-                reason: StackReason::PlatformFailure,
+                reason: if is_platform { StackReason::PlatformFailure } else { StackReason::RetryingAfterFailure },
                 message: format!("{message}; not counted as a failed update; retried after {wait}"),
             };
         }

@@ -56,13 +56,14 @@ fn found(stack: &Stack) -> Option<&Drift> {
     }
 }
 
-/// Returns the drift that an update is to fix.
+/// Returns the drift that an update is to fix. One that its template makes another operation fixes
+/// none.
 pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
     let wanted = match stack.drift.as_ref()?.remediate.as_ref()? {
         Remediate::Always => true,
         Remediate::Check(name) => stack.status.drift.last.as_ref() == Some(name),
     };
-    found(stack).filter(|_| wanted && to_adopt(stack).is_none())
+    found(stack).filter(|_| wanted && !stack.spec.retyped && to_adopt(stack).is_none())
 }
 
 /// Returns the drift that the state is to take over.

@@ -1,6 +1,8 @@
 //! What the cluster demands of a plan: the rules of its policies, and the least that the Namespace
 //! asks for.
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::{
     Governance, Operation, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
     policy::{Judgement, judge},
@@ -9,12 +11,18 @@ use crate::{
 /// The rules that a message names.
 const NAMED: usize = 3;
 
+/// The record of a plan is stored before the plan is shown. One that is missing after this time has
+/// expired before the plan.
+const UNRECORDED: SignedDuration = SignedDuration::from_mins(10);
+
 /// What the cluster says about a plan.
 pub(crate) enum Ruling {
     /// The rules were applied.
     Judged(Judgement),
     /// They cannot be, for that reason.
     Unknown(String),
+    /// They cannot be, because the record of the plan is missing.
+    Unrecorded,
 }
 
 impl Ruling {
@@ -31,7 +39,7 @@ impl Ruling {
         let mut judgement = match (policies.as_slice(), full(snapshot, plan)) {
             ([], _) => Judgement::default(),
             (_, Some(full)) => judge(policies, stack, full),
-            (_, None) => return Self::Unknown("the record of the plan is not stored yet".into()),
+            (_, None) => return Self::Unrecorded,
         };
         if floor.as_ref().is_some_and(|floor| floor.needs_approval(plan)) {
             judgement.demands.push(format!("annotation driftless.dev/approval of Namespace {:?}", stack.namespace));
@@ -43,8 +51,13 @@ impl Ruling {
     pub(crate) fn demanded(&self) -> Option<String> {
         match self {
             Self::Judged(Judgement { demands, .. }) if !demands.is_empty() => Some(first(demands)),
-            Self::Judged(_) | Self::Unknown(_) => None,
+            Self::Judged(_) | Self::Unknown(_) | Self::Unrecorded => None,
         }
+    }
+
+    /// Returns whether the plan has to be made again, because its record is gone.
+    pub(crate) fn has_lost(&self, plan: &PlannedChanges, now: Timestamp) -> bool {
+        matches!(self, Self::Unrecorded) && now.duration_since(plan.made_at) >= UNRECORDED
     }
 
     /// What the proposal says beside its changes.
@@ -56,8 +69,8 @@ impl Ruling {
 
     /// The condition if the plan must not be applied.
     pub(crate) fn refusal(&self, operation: Operation, what: &str) -> Option<Readiness> {
-        match self {
-            Self::Judged(Judgement { denials, .. }) if denials.is_empty() => None,
+        let why = match self {
+            Self::Judged(Judgement { denials, .. }) if denials.is_empty() => return None,
             Self::Judged(Judgement { denials, .. }) => {
                 let remedy = match operation {
                     Operation::Destroy => "have the policy changed, or set spec.destroyOnFinalize to false to keep the resources",
@@ -65,13 +78,13 @@ impl Ruling {
                     Operation::Up | Operation::Preview => "push another change, or have the policy changed",
                 };
                 let message = format!("{what}; denied by {}; {remedy}", first(denials));
-                Some(Readiness::stalled(StackReason::PolicyViolation, message))
+                return Some(Readiness::stalled(StackReason::PolicyViolation, message));
             }
-            Self::Unknown(why) => {
-                let message = format!("{what}; no plan is applied before the policies of the cluster are read: {why}");
-                Some(Readiness::Reconciling { reason: StackReason::PolicyUnknown, message })
-            }
-        }
+            Self::Unknown(why) => why,
+            Self::Unrecorded => "the record of the plan is not stored yet",
+        };
+        let message = format!("{what}; no plan is applied before the policies of the cluster are read: {why}");
+        Some(Readiness::Reconciling { reason: StackReason::PolicyUnknown, message })
     }
 
     /// The texts of an Event about a new plan: denials, and warnings.

@@ -134,6 +134,8 @@ pub struct StackSpec {
     pub refresh: bool,
     /// Only previews are run.
     pub preview: bool,
+    /// The template of its Updates makes another operation of an `up`.
+    pub retyped: bool,
     /// Do not create the stack.
     pub use_local_stack_only: bool,
     /// Run every `resync_frequency_seconds` even if nothing changed.

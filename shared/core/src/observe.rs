@@ -30,13 +30,10 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
         (true, _) | (false, None) => 0,
         (false, Some(last)) => last.failures.saturating_add(i64::from(counts)),
     };
-    let platform_failures = match (outcome.platform_failure && !outcome.succeeded, outcome.started || outcome.succeeded) {
-        (true, _) => Some(PlatformFailures { count: platform.map_or(0, |platform| platform.count).saturating_add(1), fresh }),
-        // Pulumi ran.
-        (false, true) => None,
-        // It was abandoned before it started, so the count stays.
-        (false, false) => platform,
-    };
+    // An abandoned run leaves the count as it is.
+    let count = platform.map_or(0, |platform| platform.count).saturating_add(outcome.platform_failure.into());
+    let has_run = outcome.succeeded || outcome.started && !outcome.platform_failure;
+    let platform_failures = (!has_run).then_some(PlatformFailures { count, fresh });
     let last_update = LastUpdate {
         name: run.name.clone(),
         generation: run.generation,
@@ -79,7 +76,12 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
         }
         status.drift.verdict = match (status.drift.verdict.take(), run.operation) {
             (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), _) if run.adopts => Some(adopted),
-            (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), _) if run.refresh => Some(DriftVerdict::Remediated),
+            // A plan of a guarded Stack has read the live resources, and nothing was left to put back.
+            (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), operation)
+                if run.refresh && (operation == Operation::Up || is_empty) =>
+            {
+                Some(DriftVerdict::Remediated)
+            }
             // The program was applied on the live values.
             (Some(DriftVerdict::Adopted), Operation::Up) => Some(DriftVerdict::Remediated),
             (verdict, _) => verdict,

@@ -54,7 +54,7 @@ pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
 }
 
 /// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 5 min, without
-/// a limit on the retries.
+/// a limit on the retries. After a run that never started it is 10 s.
 #[must_use]
 pub fn platform_cooldown(count: i64) -> SignedDuration {
     capped(count.saturating_sub(1), FIRST_COOLDOWN_SECONDS, MAX_PLATFORM_COOLDOWN_SECONDS)

@@ -30,7 +30,8 @@ pub struct StackStatus {
     pub ran: Option<bool>,
     /// The last run failed because another process held the backend's lock.
     pub conflict: bool,
-    /// The platform failures of the last runs; `None` if Pulumi decided how the last run ended.
+    /// The last runs, if they are not counted as tries; `None` if Pulumi decided how the last run
+    /// ended.
     pub platform_failures: Option<PlatformFailures>,
     /// The first of the Stacks that this one waits for. When that one succeeds, this one is
     /// reconciled.
@@ -63,10 +64,11 @@ impl StackStatus {
     }
 }
 
-/// Platform failures in a row.
+/// Runs in a row that do not count as tries: the platform failed them, or they were abandoned
+/// before they started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlatformFailures {
-    /// The number, at least one.
+    /// The number of those that the platform failed.
     pub count: i64,
     /// Pulumi has not run this generation and request yet: its first failure is still not counted,
     /// as in PKO.

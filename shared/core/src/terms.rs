@@ -17,7 +17,7 @@ pub enum Purpose {
 /// The part of the template of a Stack that applies to an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
-    /// All of it.
+    /// All of it, but no other `refresh` than that of the run.
     All,
     /// All but its `type`, which applies to runs that create something. With it, a destroy would
     /// leave the resources in place and be repeated for ever.

@@ -262,9 +262,47 @@ fn plan_without_the_named_kinds_applies_itself() {
     assert_eq!(created(&plan_of(&snapshot(stack))), None);
 }
 
+/// A guarded Stack that has run this generation at an older commit.
+fn at_older_commit() -> Stack {
+    let last = last_update(LastUpdateState::Succeeded, 0, 3600);
+    let status = stack_after(LastUpdate { last_successful_commit: "main@sha1:000".into(), ..last }).status;
+    Stack { status: StackStatus { plan: guarded().status.plan, ..status }, ..guarded() }
+}
+
+#[test]
+fn plan_without_changes_is_applied_where_only_an_update_does_the_rest() {
+    type Change = fn(&mut Stack);
+    let cases: [(&str, Change, bool); 6] = [
+        ("another commit", |_| (), false),
+        // Its outputs are in no status and in no object yet.
+        ("never ran", |stack| stack.status.last_update = None, true),
+        ("failed", |stack| stack.status.last_update.as_mut().unwrap().state = LastUpdateState::Failed, true),
+        // The objects for its outputs, or the sealed copy, may be other ones.
+        ("an edit", |stack| stack.status.last_update.as_mut().unwrap().generation = 0, true),
+        ("another Secret", |stack| stack.status.inputs = Some("old".into()), false),
+        // The sealed copy has the old value.
+        (
+            "another Secret, for the destroy as well",
+            |stack| (stack.status.inputs, stack.spec.destroy_on_finalize) = (Some("old".into()), true),
+            true,
+        ),
+    ];
+    for (why, change, is_applied) in cases {
+        let mut stack = at_older_commit();
+        change(&mut stack);
+        let mut snapshot = after_proposal(stack, changes(hash_of('a'), &[]));
+        if let RunState::Ended(_, outcome) = &mut snapshot.proposal {
+            outcome.inputs = snapshot.stack.status.inputs.as_ref().map(|_| "new".into());
+        }
+        let plan = plan_of(&snapshot);
+        assert_eq!(created(&plan).and_then(|new| new.plan.clone()), is_applied.then(|| hash_of('a')), "{why}");
+        assert!(!has_event(&plan, EventReason::PlanProposed), "{why}: there is nothing to approve");
+    }
+}
+
 #[test]
 fn plan_without_changes_makes_the_stack_ready() {
-    let snapshot = after_proposal(guarded(), changes(hash_of('a'), &[]));
+    let snapshot = after_proposal(at_older_commit(), changes(hash_of('a'), &[]));
     let plan = plan_of(&snapshot);
     assert_eq!((condition(&plan).as_str(), state(&plan)), ("Ready", PlanState::NoChanges));
     assert_eq!(plan.status.last_update.as_ref().unwrap().last_successful_commit, "main@sha1:aaa");

@@ -202,6 +202,31 @@ fn requested_remediation_runs_an_update_with_refresh() {
 }
 
 #[test]
+fn run_that_applies_nothing_puts_no_drift_back() {
+    let mut asked = drifted();
+    asked.stack.drift.as_mut().unwrap().remediate = Some(Remediate::Always);
+    // As the template of its Updates makes of each of its runs.
+    for operation in [Operation::Preview, Operation::Refresh] {
+        asked.run = RunState::Ended(Run { refresh: true, ..run(operation) }, outcome(true));
+        assert_eq!(plan(&asked).status.drift.verdict, Some(DriftVerdict::Found(drift(2))), "{operation:?}");
+    }
+    asked.run = RunState::None;
+    assert!(created(&plan(&asked)).is_some());
+    asked.stack.spec.retyped = true;
+    assert_eq!(created(&plan(&asked)), None, "it would start one after another");
+    asked.stack.drift.as_mut().unwrap().adopt = Some("check-1".into());
+    assert_eq!(created(&plan(&asked)).unwrap().operation, Operation::Refresh);
+
+    // The plan of a guarded Stack is a preview, and it is empty if there is nothing to put back.
+    let mut guarded = drifted();
+    guarded.stack.approval = Some(ApprovalSettings::default());
+    guarded.stack.status.plan.current = Some("plan-1".into());
+    let empty = RunOutcome { plan: Some(Box::new(changes(hash_of('a'), &[]))), ..outcome(true) };
+    guarded.proposal = RunState::Ended(Run { name: "plan-1".into(), refresh: true, ..run(Operation::Preview) }, empty);
+    assert_eq!(plan(&guarded).status.drift.verdict, Some(DriftVerdict::Remediated));
+}
+
+#[test]
 fn preview_ends_no_drift_and_follows_no_other_for_it() {
     let mut snapshot = drifted();
     snapshot.stack.spec.preview = true;

@@ -31,13 +31,59 @@ fn abandoned_run_is_not_counted_and_needs_no_destroy() {
     snapshot.stack.status = plan(&snapshot).status;
     snapshot.run = RunState::Ended(run(Operation::Up), never);
     snapshot.stack.status = plan(&snapshot).status;
-    assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(true), 1));
+    let failures = snapshot.stack.status.last_update.as_ref().unwrap().failures;
+    assert_eq!((snapshot.stack.status.ran, failures), (Some(true), 0), "the first that started is the first of the generation");
     assert_eq!(snapshot.stack.status.operated, Some(false), "it failed before its operation");
     deleted.stack.status = snapshot.stack.status.clone();
     assert!(!plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
     // Whether another operator's runs started is not known.
     let other = stack_after(last_update(Succeeded, 0, 1)).status;
     assert_eq!((other.ran, other.operated), (None, None));
+}
+
+/// A run that its maintenance window, a suspension or a missing input has ended before its start.
+fn abandoned() -> RunOutcome {
+    let message = "run was abandoned before its task started: its Update was deleted".into();
+    RunOutcome { started: false, operated: false, message, ..outcome(false) }
+}
+
+#[test]
+fn fix_whose_run_never_started_is_run_after_the_retries_of_the_failure_are_used_up() {
+    for (retries, failures) in [(None, 3), (Some(Retries { limit: 0, first_backoff_seconds: None }), 0)] {
+        let mut snapshot = snapshot(stack_after(last_update(Failed, failures, 1)));
+        snapshot.stack.spec.retries = retries;
+        assert!(condition(&plan(&snapshot)).starts_with("Stalled/UpdateFailed"));
+
+        let fix = Revision::from("main@sha1:bbb");
+        snapshot.source = Some(SourceState::Artifact { revision: fix.clone(), digest: "sha256:bbb".into(), polled: None });
+        snapshot.run = RunState::Ended(Run { commit: fix.clone(), ..run(Operation::Up) }, abandoned());
+        for _ in 0..5 {
+            let ended = plan(&snapshot);
+            assert_eq!(
+                condition(&ended),
+                "Reconciling/RetryingAfterFailure: run was abandoned before its task started: its Update was deleted; not counted \
+                 as a failed update; retried after 10s"
+            );
+            let next = ended.status.next_reconciliation;
+            assert_eq!((created(&ended), next), (None, Some(now() + SignedDuration::from_secs(10))), "no quick loop");
+            snapshot.stack.status = ended.status;
+        }
+        let mut waits = snapshot.clone();
+        waits.run = RunState::None;
+        let later = now() + SignedDuration::from_secs(10);
+        assert_eq!(created(&plan_at(&waits, later)).unwrap().current.commit, fix);
+        // The same holds it that held the abandoned one.
+        waits.stack.window = Some(closed_window());
+        let held = plan_at(&waits, later);
+        assert!(created(&held).is_none() && condition(&held).starts_with("Reconciling/OutsideWindow"), "{}", condition(&held));
+
+        // The failure of the fix is counted as without the abandoned runs.
+        snapshot.run = RunState::Ended(Run { commit: fix, ..run(Operation::Up) }, outcome(false));
+        let failed = plan(&snapshot);
+        let counted = failed.status.last_update.as_ref().unwrap().failures;
+        assert_eq!((counted, failed.status.platform_failures), (if retries.is_none() { 4 } else { 0 }, None));
+        assert!(condition(&failed).starts_with("Stalled/UpdateFailed"), "{}", condition(&failed));
+    }
 }
 
 #[test]

@@ -130,6 +130,9 @@ fn nothing_is_applied_without_the_rules_and_the_record_of_the_plan() {
     snapshot.planned = None;
     let plan = plan_of(&snapshot);
     assert!(condition(&plan).ends_with("the record of the plan is not stored yet") && created(&plan).is_none());
+    // It expired before the plan.
+    let later = plan_at(&snapshot, now() + SignedDuration::from_mins(10));
+    assert!(created(&later).is_none() && later.effects.iter().any(|effect| matches!(effect, Effect::Propose(_))));
     snapshot.planned = Some(changes(hash_of('b'), &[]));
     assert!(condition(&plan_of(&snapshot)).starts_with("Reconciling/PolicyUnknown"), "the record of another plan");
     snapshot.governance = Governance::Unreadable("planpolicies is forbidden".into());

@@ -75,6 +75,30 @@ fn changed_inputs_name_a_prerequisite_that_is_running_or_about_to_run() {
 }
 
 #[test]
+fn optional_object_that_appears_is_a_change_of_the_inputs() {
+    let world = quiet();
+    of_stack(&world, "n", "up", &json!({}));
+    let from = json!([{ "configMapRef": { "name": "later", "optional": true } }]);
+    let spec = json!({ "stack": "dev", "workspaceTemplate": { "spec": { "envFrom": from } } });
+    insert(&world, &key("Stack", "n", "s"), &json!({ "spec": spec, "status": { "currentUpdate": { "name": "u" } } }));
+    let mut update = world.object(&key("Update", "n", "u")).unwrap();
+    update["spec"]["driftless"]["workspace"]["envFrom"] = from;
+    world.insert(update);
+    reconcile(&world, &hint("u"));
+
+    // The digest that the run reports for its Stack.
+    let ran = self::spec(&world).inputs.unwrap();
+    set(&world, "s", &json!({ "currentUpdate": null, "driftless": { "inputs": ran } }));
+    assert_eq!(compare(&world, "s").digest, ran);
+    map(&world, "later", "1");
+    let seen = compare(&world, "s").digest;
+    assert_ne!(seen, ran);
+    set(&world, "s", &json!({ "driftless": { "inputs": seen } }));
+    world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "n", "name": "later" } }));
+    assert_eq!(compare(&world, "s").digest, ran, "it has no key any more");
+}
+
+#[test]
 fn comparison_hints_a_stack_whose_values_changed_or_that_waits() {
     let world = diamond();
     let hints = |name: &str| {

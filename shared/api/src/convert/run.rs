@@ -37,10 +37,13 @@ pub(super) fn unplannable(stack: &Stack) -> Option<String> {
     core::unplannable(TEMPLATE, spec.operation.as_deref())
 }
 
-/// Returns whether updates of a Stack refresh first, as its spec or its template says.
-pub(super) fn refreshes(stack: &Stack) -> bool {
-    let spec = UpdateSpec { refresh: stack.spec.refresh, ..UpdateSpec::default() };
-    update_templated(stack, &spec).1.refresh == Some(true)
+/// Returns whether updates of a Stack refresh first, as its spec or its template says, and whether
+/// its template makes another operation of them.
+pub(super) fn forward(stack: &Stack) -> (bool, bool) {
+    let up = Operation::Up.as_str();
+    let spec = UpdateSpec { operation: Some(up.into()), refresh: stack.spec.refresh, ..UpdateSpec::default() };
+    let (_, templated) = update_templated(stack, &spec);
+    (templated.refresh == Some(true), templated.operation.as_deref() != Some(up))
 }
 
 /// Merges the Stack's template over a spec. A template that cannot be merged was refused earlier.
@@ -85,14 +88,13 @@ fn of_terms(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> Update {
         ..UpdateSpec::default()
     };
     let (metadata, templated) = update_templated(stack, &spec);
+    // The template is a part of it already. A run that fixes drift refreshes whatever the template
+    // says.
+    let refresh = spec.refresh.or(templated.refresh);
     let spec = match terms.template {
         Template::Metadata => spec,
-        // The flags of a plan are those of the run that applies it, also if that fixes drift.
-        Template::AllButOperation => {
-            let refresh = spec.refresh.or(templated.refresh);
-            UpdateSpec { driftless: spec.driftless, operation: spec.operation, refresh, ..templated }
-        }
-        Template::All => UpdateSpec { driftless: spec.driftless, ..templated },
+        Template::AllButOperation => UpdateSpec { driftless: spec.driftless, operation: spec.operation, refresh, ..templated },
+        Template::All => UpdateSpec { driftless: spec.driftless, refresh, ..templated },
     };
     let mut update = Update::new(&new.current.name, spec);
     let text = |(name, value): (&str, String)| (name.to_owned(), value);

@@ -104,7 +104,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let workspace = super::workspace::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.old_pulumi = workspace.old_pulumi;
-    spec.refresh = super::run::refreshes(stack);
+    (spec.refresh, spec.retyped) = super::run::forward(stack);
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     let task = workspace.spec.task(super::workspace::TEMPLATE);
     spec.pod_only = task.pod_only();
@@ -152,6 +152,7 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         target_dependents: spec.target_dependents.unwrap_or_default(),
         refresh: spec.refresh.unwrap_or_default(),
         preview: spec.preview.unwrap_or_default(),
+        retyped: false,
         use_local_stack_only: spec.use_local_stack_only.unwrap_or_default(),
         continue_resync_on_commit_match: spec.continue_resync_on_commit_match.unwrap_or_default(),
         resync_frequency_seconds: spec.resync_frequency_seconds,
