@@ -68,7 +68,7 @@ pub use approval_policy::ApprovalPolicy;
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
-pub use decide::{decide, frequent_resync};
+pub use decide::{REFUSED_SECONDS, decide, frequent_resync};
 pub use drift::{DriftSettings, Ignored, Remediate};
 pub use drifted::{Drift, DriftedResource};
 pub use due::{due, its_turn};
