@@ -3,7 +3,10 @@
 use driftless_api::{Stack, Update, Workspace, finalizer, names, uid_of};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
-use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef, refused, violations};
+use driftless_core::{
+    DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, REFUSED_SECONDS, Readiness, Snapshot, SourceRef, StackStatus,
+    refused, violations,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventMarks, EventReason, EventType};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -95,15 +98,21 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
                 Effect::Fetch(source) => self.fetch(hint, source, snapshot).await?,
                 Effect::Run(update) => {
                     let created = self.create_run(&stack, update).await;
-                    self.launch_created(hint, &stack, &update.current.name, created).await?;
+                    if let Some(refusal) = self.launch_created(hint, &update.current.name, created).await? {
+                        stack = self.show_refusal(hint, stack, (snapshot, plan), &refusal).await?;
+                    }
                 }
                 Effect::CheckDrift(update) => {
                     let created = self.create_update(Update::of_check(&stack, update)).await;
-                    self.launch_created(hint, &stack, &update.current.name, created).await?;
+                    if let Some(refusal) = self.launch_created(hint, &update.current.name, created).await? {
+                        self.report_refusal(&stack, &refusal).await;
+                    }
                 }
                 Effect::Propose(update) => {
                     let created = self.create_proposal(&stack, update).await;
-                    self.launch_created(hint, &stack, &update.current.name, created).await?;
+                    if let Some(refusal) = self.launch_created(hint, &update.current.name, created).await? {
+                        stack = self.show_refusal(hint, stack, (snapshot, plan), &refusal).await?;
+                    }
                 }
                 Effect::SpendApproval => {
                     for name in [names::APPROVE, names::APPROVED_BY] {
@@ -156,28 +165,53 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
         Ok(self.queues.fetch(&request, deduplication).await?)
     }
 
-    /// Launches an Update that was created in this namespace. If the API server refused the Update,
-    /// because of its template, a quota or an admission policy, an Event on the Stack names the
-    /// reason, and each sweep leads to a retry.
+    /// Launches an Update that was created in this namespace. Returns why, if the API server
+    /// refused it because of its template, a quota or an admission policy.
     async fn launch_created(
         &self,
         hint: &Hint,
-        stack: &Stack,
         name: &str,
         created: Result<String, KubernetesError>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         match created {
             // Or an unreadable object of that name exists, such as a Workspace.
             Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
-                let note = format!("API server refused the objects of a run: {message}; no run starts");
-                tracing::warn!(call, note);
-                self.cluster
-                    .event(stack, EventType::Warning, EventReason::UpdateRefused, &note, EventMarks::default(), self.now)
-                    .await;
-                Ok(())
+                let refusal = format!("API server refused the objects of a run: {message}; no run starts");
+                tracing::warn!(call, refusal);
+                Ok(Some(refusal))
             }
-            created => self.launch(hint, update_key(&hint.object, &created?, name)).await,
+            created => self.launch(hint, update_key(&hint.object, &created?, name)).await.map(|()| None),
         }
+    }
+
+    async fn report_refusal(&self, stack: &Stack, refusal: &str) {
+        let (event_type, reason) = (EventType::Warning, EventReason::UpdateRefused);
+        self.cluster.event(stack, event_type, reason, refusal, EventMarks::default(), self.now).await;
+    }
+
+    /// Shows a refusal in the condition, reports it once by an Event, and requeues for the next
+    /// try, unless that is done.
+    async fn show_refusal(
+        &self,
+        hint: &Hint,
+        mut stack: Stack,
+        (snapshot, plan): (&Snapshot, &Plan),
+        refusal: &str,
+    ) -> Result<Stack, Error> {
+        let remedy = "correct the template, the quota or the admission policy that this names";
+        let message = format!("{refusal}; {remedy}; next try in {REFUSED_SECONDS}s");
+        let readiness = Some(Readiness::processing(message));
+        let before = &snapshot.stack.status;
+        if readiness != before.readiness {
+            self.report_refusal(&stack, refusal).await;
+        }
+        let at = Timestamp::from_second(self.now.as_second() + i64::from(REFUSED_SECONDS) + 1).ok();
+        let booked = before.next_reconciliation.filter(|booked| *booked > self.now && Some(*booked) <= at);
+        if booked.is_none() {
+            self.requeue(hint, REFUSED_SECONDS).await?;
+        }
+        stack.set_status(&StackStatus { readiness, next_reconciliation: booked.or(at), ..plan.status.clone() }, self.now);
+        Ok(self.cluster.replace_status(&stack).await?)
     }
 
     /// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace

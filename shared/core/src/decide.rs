@@ -32,6 +32,10 @@ const PREREQUISITE_SECONDS: i64 = 60;
 /// this time.
 const DELETION_SECONDS: i64 = 600;
 
+/// The API server may refuse the Update of a run, and sends no event when it would take it. Another
+/// try comes after this time.
+pub const REFUSED_SECONDS: u16 = 120;
+
 /// A Stack whose run ends wakes those that wait for it before they run with changed inputs. This
 /// period repairs the loss of that hint.
 const INPUTS_PERIOD: SignedDuration = SignedDuration::from_secs(30);
@@ -529,7 +533,17 @@ impl<'a> Reconciliation<'a> {
         });
         self.effects.extend(notes);
         self.effects.push(Effect::Run(Box::new(new)));
-        Readiness::processing("stack is being processed")
+        self.created(&self.snapshot.run, Readiness::processing("stack is being processed"))
+    }
+
+    /// The condition of a Stack whose Update is created. One that does not exist, although the
+    /// status names it, was refused by the API server: the condition has the reason until the next
+    /// try succeeds.
+    fn created(&self, before: &RunState, fresh: Readiness) -> Readiness {
+        match (before, &self.snapshot.stack.status.readiness) {
+            (RunState::Missing, Some(told @ Readiness::Reconciling { reason: StackReason::StackProcessing, .. })) => told.clone(),
+            _ => fresh,
+        }
     }
 
     /// The Update of the next run.

@@ -70,7 +70,7 @@ pub use approval_policy::{ApprovalPolicy, ApprovalSettings, Guard};
 pub use backoff::start_backoff;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
-pub use decide::{decide, frequent_resync};
+pub use decide::{REFUSED_SECONDS, decide, frequent_resync};
 pub use drifted::{Drift, DriftSettings, DriftedResource, Ignored, Remediate};
 pub use due::{due, its_turn};
 pub use duration::duration;

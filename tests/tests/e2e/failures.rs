@@ -239,6 +239,8 @@ async fn refused_update_is_reported_by_event_and_heals_with_an_edit() -> Result<
     let invalid = "  updateTemplate: { metadata: { labels: { team: 'not valid!' } } }\n";
     team.apply_stack_as("app", "app", "{}", Source::Program("app"), invalid).await?;
     team.told("app", "UpdateRefused", &["not valid!"]).await?;
+    let shown = |stack: &Stack| condition(stack).is_some_and(|(_, _, words)| words.contains("not valid!"));
+    team.wait("app", "to show the refusal", shown).await?;
     no_dead_letters(&world).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;

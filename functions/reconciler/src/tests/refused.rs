@@ -4,6 +4,40 @@ use driftless_testkit::emf::written;
 use super::*;
 
 #[test]
+fn refused_run_is_shown_and_tried_again_until_the_api_server_takes_it() {
+    let world = World::new(0, Faults::NONE);
+    // Its resources are destroyed from the state, so that it needs no source.
+    world.insert(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Stack",
+        "spec": { "stack": "dev", "programRef": { "name": "p" }, "destroyOnFinalize": true },
+        "metadata": {
+            "namespace": "n", "name": "s", "uid": "uid", "generation": 2, "finalizers": [names::FINALIZER],
+            "deletionTimestamp": world.now().to_string(),
+        },
+        "status": {
+            "lastUpdate": { "name": "u", "generation": 1, "type": "up", "state": "succeeded" },
+            "projectInfo": { "name": "p", "runtime": "yaml" },
+        },
+    }));
+    let key = key("pulumi.com/v1", "Stack", "s");
+    let reconciling = || {
+        let stack = world.object(&key).unwrap();
+        let conditions = stack["status"]["conditions"].as_array().unwrap().clone();
+        conditions.iter().find(|condition| condition["type"] == "Reconciling").map(|found| found["message"].to_string())
+    };
+    let events = || world.events().iter().filter(|event| event.contains("UpdateRefused")).count();
+    world.forbid("Workspace");
+    for tries in 1..4 {
+        reconcile(&world, key.clone());
+        let message = reconciling().unwrap();
+        assert!(message.contains("refused the objects of a run: Workspace is forbidden; no run starts"), "{message}");
+        reconcile(&world, key.clone());
+        assert_eq!((events(), hinted(&world)), (1, (vec![], vec!["Stack".into(); tries])), "one requeue for each try");
+        world.advance(SignedDuration::from_secs(i64::from(driftless_core::REFUSED_SECONDS) + 1));
+    }
+}
+
+#[test]
 fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     let world = world(Said { complete: false, outcome: false, current: true, ..RECORDED });
     let key = key("pulumi.com/v1", "Stack", "s");
