@@ -97,7 +97,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             match plan {
                 RunPlan::Start => {
                     tried = true;
-                    match self.launch(hint, &run).await {
+                    let launched = self.launch(hint, &run).await;
+                    if !matches!(launched, Err(Stop::Fail(_))) {
+                        self.reconcile_workspace_of_stack(hint, &run).await;
+                    }
+                    match launched {
                         Ok(Launched::Here) => return Ok(()),
                         Ok(Launched::Elsewhere) => break,
                         Ok(Launched::Blocked(block)) => run.facts.block = Some(block),
