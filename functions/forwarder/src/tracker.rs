@@ -18,8 +18,11 @@ enum Kind {
     Source,
     /// The fetcher hints a Program after it has written its status.
     Program,
-    /// The sweep finds a changed Stack or Workspace, at the latest at its turn.
-    Swept,
+    /// The sweep finds a changed Stack, at the latest at its turn.
+    Stack,
+    /// The sweep finds a changed Workspace. The launcher checks that of a Stack when it launches
+    /// the Update for which the Workspace was changed.
+    Workspace,
     /// The sweep finds an Update that is not complete, and functions hint a Stack whose Update
     /// changes its status.
     Update,
@@ -42,16 +45,18 @@ impl Tracker {
         let kind = match kind {
             "Update" => Kind::Update,
             "Program" => Kind::Program,
-            "Stack" | "Workspace" => Kind::Swept,
+            "Stack" => Kind::Stack,
+            "Workspace" => Kind::Workspace,
             _ => Kind::Source,
         };
         Self { kind, ..Self::default() }
     }
 
     /// The objects to hint after this event. They include a deleted object, because others may wait
-    /// for its deletion. A Stack's Update is hinted only when it is deleted or a reader asks for
-    /// its log, and a Program not for its status. The first list hints only what the sweep does not
-    /// find, so that a start of the forwarder does not hint a whole cluster at once.
+    /// for its deletion. A Stack's Update or Workspace is hinted only when it is deleted or a
+    /// reader asks for its log, and a Program not for its status. The first list hints only what
+    /// the sweep does not find, so that a start of the forwarder does not hint a whole cluster at
+    /// once.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {
@@ -59,7 +64,7 @@ impl Tracker {
                 Vec::new()
             }
             Event::InitApply(object) => {
-                let is_left = !self.listed && matches!(self.kind, Kind::Swept | Kind::Update);
+                let is_left = !self.listed && matches!(self.kind, Kind::Stack | Kind::Workspace | Kind::Update);
                 self.see(&object).filter(|_| !is_left).into_iter().collect()
             }
             Event::Apply(object) => self.see(&object).into_iter().collect(),
@@ -72,7 +77,7 @@ impl Tracker {
             Event::Delete(object) => {
                 let place = place(&object);
                 self.hashes.remove(&place);
-                if self.is_run_of_stack(&object) { Vec::new() } else { vec![place] }
+                if self.is_by_stack(&object) { Vec::new() } else { vec![place] }
             }
         }
     }
@@ -83,12 +88,13 @@ impl Tracker {
         self.missing.remove(&place);
         let hashes = [object.asked, if self.kind == Kind::Program { 0 } else { object.shown }];
         let before = self.hashes.insert(place.clone(), hashes);
-        let is_known = before == Some(hashes) || self.is_run_of_stack(object) && !object.deleting && !object.asks_for_log;
+        let is_known = before == Some(hashes) || self.is_by_stack(object) && !object.deleting && !object.asks_for_log;
         (!is_known).then_some(place)
     }
 
-    fn is_run_of_stack(&self, object: &Watched) -> bool {
-        self.kind == Kind::Update && object.of_stack
+    /// Returns whether the reconciler made an object for a Stack.
+    fn is_by_stack(&self, object: &Watched) -> bool {
+        matches!(self.kind, Kind::Update | Kind::Workspace) && object.of_stack
     }
 }
 
@@ -181,7 +187,8 @@ mod tests {
         assert!(changed(&mut updates, Event::Delete(of_stack(deleted))).is_empty());
         assert_eq!(changed(&mut updates, Event::Apply(object("by-hand", json!({})))), ["by-hand"]);
         let mut workspaces = Tracker::new("Workspace");
-        assert_eq!(changed(&mut workspaces, Event::Apply(of_stack(json!({})))), ["u"]);
+        assert!(changed(&mut workspaces, Event::Apply(of_stack(json!({})))).is_empty());
+        assert_eq!(changed(&mut workspaces, Event::Apply(object("by-hand", json!({})))), ["by-hand"]);
     }
 
     #[test]

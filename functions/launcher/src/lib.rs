@@ -97,7 +97,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             match plan {
                 RunPlan::Start => {
                     tried = true;
-                    match self.launch(hint, &run).await {
+                    let launched = self.launch(hint, &run).await;
+                    if !matches!(launched, Err(Stop::Fail(_))) {
+                        self.reconcile_workspace_of_stack(hint, &run).await;
+                    }
+                    match launched {
                         Ok(Launched::Here) => return Ok(()),
                         Ok(Launched::Elsewhere) => break,
                         Ok(Launched::Blocked(block)) => run.facts.block = Some(block),
@@ -205,8 +209,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             None => None,
         };
         let update = kept.as_ref().unwrap_or(update);
-        // The claim is in the record before it is taken, so the recorder knows what to release. A
-        // run that was abandoned earlier takes none.
+        // The claim is in the record before it is taken, so the recorder knows what to release.
         let (record, is_same) = if let Some((record, _)) = recorded {
             (record, true)
         } else {
@@ -219,9 +222,6 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         if !is_same || record.run != prepared.run {
             return Ok(Launched::Blocked(Block::OtherProject));
-        }
-        if self.objects.exists(&folder.owner()).await? {
-            return Ok(Launched::Elsewhere);
         }
         if record.refused.is_some_and(|Refused { since, last }| self.now < last + start_backoff(since, last)) {
             // The last try has requeued the Update for the next one.

@@ -8,20 +8,36 @@ use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 
-use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, identity, requeue_in, source::Source, spec};
+use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, facts::Run, identity, requeue_in, source::Source, spec};
 
 /// The number of waiting Updates of a source that are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
+    /// Reconciles the Workspace that the reconciler applied for the Update of a Stack, at its first
+    /// launch. No run waits for that, and the sweep finds a Workspace that was not checked.
+    pub(crate) async fn reconcile_workspace_of_stack(&self, hint: &LaunchHint, run: &Run) {
+        let Some(name) = run.update.spec.workspace_name.as_deref() else { return };
+        if run.stack.is_none() || run.update.waits_for().is_some() {
+            return;
+        }
+        let key = hint.update.sibling("auto.pulumi.com/v1alpha1", "Workspace", name);
+        let hint = LaunchHint { update: key, ..hint.clone() };
+        if let Err(error) = self.reconcile_workspace_if(&hint, Workspace::needs_check).await {
+            tracing::warn!(workspace = %hint.update, %error, "cannot check the Workspace of a Stack; the sweep hints it");
+        }
+    }
+
     /// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that
     /// follows the fetcher's answer.
     pub(crate) async fn reconcile_workspace(&self, hint: &LaunchHint) -> Result<(), Error> {
+        self.reconcile_workspace_if(hint, |workspace| workspace.metadata.deletion_timestamp.is_none()).await
+    }
+
+    async fn reconcile_workspace_if(&self, hint: &LaunchHint, is_due: impl FnOnce(&Workspace) -> bool) -> Result<(), Error> {
         let key = &hint.update;
         let workspace = self.cluster.get::<Workspace>(&key.namespace, &key.name).await?;
-        let Some(mut workspace) = workspace.filter(|workspace| workspace.metadata.deletion_timestamp.is_none()) else {
-            return Ok(());
-        };
+        let Some(mut workspace) = workspace.filter(is_due) else { return Ok(()) };
         let (definition, source) = match self.check_workspace(hint, &workspace).await {
             Ok((definition, source)) => (Ok(definition), source),
             Err(Stop::Wait(reason, message)) => (Err((reason, message)), None),

@@ -113,7 +113,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             }
             Need::Began => {
                 let Some(task) = &run.task else { return Ok(false) };
-                // The runner writes its progress before it calls Pulumi, and the lock before the
+                // The runner writes its progress when it starts Pulumi, and the lock before the
                 // operation.
                 let began = self.objects.exists(&task.progress()).await? || self.objects.exists(&task.lock()).await?;
                 run.facts.began = Some(began);

@@ -1,7 +1,7 @@
 //! Records how a run ended, exactly once, and publishes it. The outcome is written to the bucket
-//! first, then the outputs Secret. Then the recorder releases the claim, deletes the content of the
-//! task folder, and marks the Update complete as the last step. A message only names a run; the
-//! facts are read from the task's folder and from ECS.
+//! first, then the outputs Secret. Then the recorder deletes the content of the task folder,
+//! releases the claim, and marks the Update complete as the last step. A message only names a run;
+//! the facts are read from the task's folder and from ECS.
 
 mod audit;
 mod bound;
@@ -25,7 +25,7 @@ use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
     MAX_HOPS, Owner, RunHint, RunMessage, TaskRun, VERSION,
-    keys::{self, Report},
+    keys::{self, Report, TaskFolder},
 };
 use driftless_core::run::{Need, RunPlan, plan_run, run_violations};
 pub use driftless_kubernetes::CallError as Error;
@@ -66,17 +66,17 @@ pub struct Recorder<'a, C, O, Q, T> {
 }
 
 /// What a message requests for a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Record the end of the run. Nothing more is read if the run is live.
     Outcome,
     /// The same, as requested by a function: an event of the end may be lost, or its handling was
     /// interrupted.
     Repair,
-    /// Show the run's progress. That uses no resource that tenants share and is never requeued,
-    /// because a task may write progress at any rate. The next progress shows what this one missed,
-    /// and the sweep finds a run whose task has ended.
-    Progress,
+    /// Show the run's progress, which is in the folder of its task. That uses no resource that
+    /// tenants share and is never requeued, because a task may write progress at any rate. The next
+    /// progress shows what this one missed, and the sweep finds a run whose task has ended.
+    Progress(TaskFolder),
 }
 
 /// The runs that a message may concern: their Updates, and what it requests for them. A live task
@@ -90,7 +90,7 @@ pub async fn runs<O: Objects, T: Tasks>(
 ) -> Result<Vec<(RunHint, Due)>, Error> {
     let folder = |arn: &str| (keys::task(&settings.task_role_id, arn), Due::Outcome);
     let reported = |key: &String| match keys::task_of_report(key)? {
-        (folder, Report::Progress) => Some((folder, Due::Progress)),
+        (folder, Report::Progress) => Some((folder.clone(), Due::Progress(folder))),
         (folder, Report::Result) => Some((folder, Due::Outcome)),
     };
     let (folders, live): (Vec<_>, _) = match message {
@@ -138,9 +138,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         if hint.hops >= MAX_HOPS {
             metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, self.now);
         }
-        let done = match due {
-            Due::Outcome | Due::Repair => self.reconcile(hint, due).await,
-            Due::Progress => self.publish_progress(hint).await,
+        let done = match &due {
+            Due::Outcome | Due::Repair => self.reconcile(hint, &due).await,
+            Due::Progress(task) => self.publish_progress(hint, task).await,
         };
         match done {
             Err(error) => failed(self.queues, hint, due, error, self.now).await,
@@ -148,17 +148,15 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Shows the progress of a run that a task owns.
-    async fn publish_progress(&self, hint: &RunHint) -> Result<(), Error> {
+    /// Shows the progress of a run. The launcher names a run only in the folder of the task that
+    /// owns it.
+    async fn publish_progress(&self, hint: &RunHint, task: &TaskFolder) -> Result<(), Error> {
         let update = self.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
         let Some(update) = update.filter(|update| hint.uid.as_ref() == Some(&uid_of(update))) else { return Ok(()) };
-        let folder = keys::run(&hint.update.cluster, &uid_of(&update));
-        let Some(Owner { task: Some(arn), at, .. }) = self.objects.read(&folder.owner()).await? else { return Ok(()) };
-        let task = keys::task(&self.settings.task_role_id, &arn);
-        self.show_progress(update, &task, at).await
+        self.show_progress(update, task).await
     }
 
-    async fn reconcile(&self, hint: &RunHint, due: Due) -> Result<(), Error> {
+    async fn reconcile(&self, hint: &RunHint, due: &Due) -> Result<(), Error> {
         let Some(mut run) = self.find_run(hint).await? else { return Ok(()) };
         loop {
             let plan = match plan_run(&run.facts, self.now) {
@@ -238,7 +236,7 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Erro
     metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
     let next = match due {
         Due::Outcome | Due::Repair => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
-        Due::Progress => None,
+        Due::Progress(_) => None,
     };
     match next {
         Some(next) => Ok(queues.run(&next, PASSING_SECONDS).await?),

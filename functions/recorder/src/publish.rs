@@ -1,12 +1,17 @@
 //! Publishes a recorded outcome and releases what the run held.
 
+use std::collections::BTreeSet;
+
 use driftless_api::{StackReference, Update, UpdateStatus, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{FailureReason, Hint, Launch, Layer, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
+use driftless_contract::{
+    FailureReason, Hint, Launch, Layer, ObjectKey, Outcome, RunHint, Verdict,
+    keys::{self, TaskFolder},
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use kube::ResourceExt as _;
 
-use crate::{Due, Error, Recorder, facts::Run, status};
+use crate::{Due, Error, Recorder, facts::Run, release::has_updated, status};
 
 /// The result, the end of the task and its progress are separate messages, and each may write the
 /// Update at the same time.
@@ -14,7 +19,7 @@ const STATUS_TRIES: u32 = 3;
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// Publishes the recorded outcome of a run after it has stopped the task.
-    pub(crate) async fn end(&self, hint: &RunHint, due: Due, run: Run) -> Result<(), Error> {
+    pub(crate) async fn end(&self, hint: &RunHint, due: &Due, run: Run) -> Result<(), Error> {
         let is_launch_known = run.facts.launch.is_some();
         let Run { folder, update, owner, task, launch, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
         if self.renew_log_link(update.as_ref(), &outcome).await? {
@@ -58,17 +63,17 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             (Some(update), Some(task)) => self.store_outputs(update, outcome, task, result).await?,
             _ => None,
         };
+        self.delete_documents(outcome, task).await?;
         self.release(hint, update.as_ref(), outcome).await?;
         self.write_plan_record(launch, outcome).await?;
         self.write_audit_record(update.as_ref(), launch, arn, outcome).await?;
-        if let Some(task) = task {
+        let archives = stored_layers(outcome);
+        if let Some(task) = task.filter(|_| !archives.is_empty()) {
             // After the claim is free: an archive takes some seconds to copy.
-            if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
-                && let Some(launch) = launch
-            {
+            if let Some(launch) = launch {
                 self.keep_cache(launch, task, outcome).await;
             }
-            self.delete_task_documents(task).await?;
+            self.delete(&archives.into_iter().map(|layer| task.installed(layer)).collect::<Vec<_>>()).await?;
         }
         let Some(mut update) = update else { return Ok(None) };
         // After the release of the claim, because no other run waits for a log.
@@ -112,13 +117,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     }
 
     /// Hints the Stack of a complete Update, or releases an Update without a Stack.
-    async fn hand_over(&self, hint: &RunHint, due: Due, mut update: Update) -> Result<(), Error> {
+    async fn hand_over(&self, hint: &RunHint, due: &Due, mut update: Update) -> Result<(), Error> {
         if let Some(StackReference { name, namespace, .. }) = update.stack(&self.settings.system_namespace) {
             let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
             // After an interruption, the Stack may name another Update. A reconciliation of this
             // one releases it and hints the Stack. A released one that asks for an expired log
             // would be hinted in a loop.
-            let is_repaired = due == Due::Repair && finalizer::is_on(&update);
+            let is_repaired = *due == Due::Repair && finalizer::is_on(&update);
             let object = if is_repaired { hint.update.clone() } else { stack };
             self.queues.hint(&Hint::new(object), 0).await?;
         } else if finalizer::is_on(&update) {
@@ -129,16 +134,30 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// Deletes what the task received and what it reported. The log stays in the folder until that
-    /// expires, because a copy of it may still be in progress, and so do policy packs, which have
-    /// no secrets. `in/run` stays until everything is published.
-    async fn delete_task_documents(&self, task: &TaskFolder) -> Result<(), Error> {
-        let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
-        let tree = task.tree();
-        let keys: [&str; 7] =
-            [&task.spec(), &task.identity(), &task.result(), &tree.pack(), &tree.manifest(), &task.lock(), &task.progress()];
-        let keys: Vec<_> = keys.into_iter().chain(archives.iter().map(String::as_str)).collect();
-        Ok(self.objects.delete_all(&keys).await?)
+    /// Deletes what the task received and what it reported, and the record of an earlier run's lock
+    /// that this run removed or did not find. Before the claim is released, because the next run
+    /// may leave a lock. The log stays in the folder until that expires, because a copy of it may
+    /// still be in progress, and so do policy packs, which have no secrets. `in/run` stays until
+    /// everything is published.
+    async fn delete_documents(&self, outcome: &Outcome, task: Option<&TaskFolder>) -> Result<(), Error> {
+        let mut keys = Vec::new();
+        if has_updated(outcome) {
+            keys.push(keys::lock(&outcome.run.update.cluster, &outcome.run.claim).to_string());
+        }
+        if let Some(task) = task {
+            let tree = task.tree();
+            let kept = stored_layers(outcome);
+            let archives = Layer::ALL.into_iter().filter(|layer| !kept.contains(layer)).map(|layer| task.installed(layer));
+            keys.extend([&*task.spec(), &*task.identity(), &*task.result(), &*task.lock(), &*task.progress()].map(String::from));
+            keys.extend([tree.pack(), tree.manifest()]);
+            keys.extend(Layer::ALL.map(|layer| task.restored(layer)).into_iter().chain(archives));
+        }
+        self.delete(&keys).await
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<(), Error> {
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        if keys.is_empty() { Ok(()) } else { Ok(self.objects.delete_all(&keys).await?) }
     }
 }
 
@@ -148,6 +167,11 @@ pub(crate) struct Recorded<'a> {
     pub(crate) launch: Option<&'a Launch>,
     /// The task's ARN, its folder, and its report if that was read.
     pub(crate) task: Option<(&'a str, &'a TaskFolder, Option<Vec<u8>>)>,
+}
+
+/// The layers whose archives the task stored in its folder.
+fn stored_layers(outcome: &Outcome) -> BTreeSet<Layer> {
+    outcome.installed.as_ref().map(|installed| installed.stored.clone()).unwrap_or_default()
 }
 
 /// The reason and the message of a run that did not succeed.

@@ -47,16 +47,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
     }
 
-    /// Releases the claim, and deletes the record of an earlier run's lock that this run removed or
-    /// did not find. A run without changes may have skipped the check for a lock, and its resources
-    /// are not counted. Returns whether another run may wait for the claim.
+    /// Counts the resources that a run left, and releases its claim. Returns whether another run
+    /// may wait for the claim.
     async fn release_claim(&self, of: Option<&Update>, outcome: &Outcome) -> Result<bool, Error> {
         let RunId { update, uid, claim } = &outcome.run;
         if claim.is_empty() {
             return Ok(false);
         }
-        if matches!(outcome.verdict, Verdict::Succeeded {}) && !outcome.preview {
-            self.objects.delete(&keys::lock(&update.cluster, claim)).await?;
+        if has_updated(outcome) {
             let count =
                 LEFT.iter().filter_map(|operation| outcome.changes.get(*operation)).fold(0_u64, |sum, n| sum.saturating_add(*n));
             let left = Resources { version: VERSION, count: u32::try_from(count).unwrap_or(u32::MAX) };
@@ -130,6 +128,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
         }
         Ok(Vec::new())
     }
+}
+
+/// Returns whether a run succeeded with more than a preview, which may skip the check for a lock
+/// and does not count resources.
+pub(crate) fn has_updated(outcome: &Outcome) -> bool {
+    matches!(outcome.verdict, Verdict::Succeeded {}) && !outcome.preview && !outcome.run.claim.is_empty()
 }
 
 /// Another Update of the same cluster.

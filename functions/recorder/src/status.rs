@@ -6,6 +6,7 @@ use driftless_contract::{Document as _, Outcome, Progress, ResourceStep, Verdict
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 
 use crate::{Error, Recorder, log};
 
@@ -28,7 +29,7 @@ const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// Shows the progress and the log of a live run. A status is a view: if it cannot be read or
     /// written, it is left to the next reconciliation.
-    pub(crate) async fn show_progress(&self, mut update: Update, task: &TaskFolder, owned: Timestamp) -> Result<(), Error> {
+    pub(crate) async fn show_progress(&self, mut update: Update, task: &TaskFolder) -> Result<(), Error> {
         let Some(document) = self.read_report(&task.progress()).await? else { return Ok(()) };
         let progress = match Progress::parse(&document) {
             Ok(progress) => progress,
@@ -37,6 +38,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                 return Ok(());
             }
         };
+        let created = update.creation_timestamp().map_or(self.now, |created| created.0);
         let current = progress.current.map(|step| step[..step.floor_char_boundary(MAX_STEP)].to_owned());
         let shown = UpdateProgress {
             current,
@@ -46,7 +48,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             phase: Some(format!("{:?}", progress.phase).to_lowercase()),
             planned: progress.planned.into(),
             started: progress.started.into(),
-            time: Some(whole(progress.at.clamp(owned, self.now.max(owned)))),
+            time: Some(whole(progress.at.clamp(created, self.now.max(created)))),
         };
         if update.is_complete() {
             return Ok(());

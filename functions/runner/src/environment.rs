@@ -46,6 +46,9 @@ pub(crate) fn environment(
         environment.insert("HOME".into(), home.into());
     }
     environment.insert("PULUMI_SKIP_UPDATE_CHECK".into(), "true".into());
+    // Without this variable each process that opens a backend in a bucket lists the stacks that old
+    // versions of pulumi wrote there, only to name them in a warning.
+    environment.insert("PULUMI_DIY_BACKEND_NO_LEGACY_WARNING".into(), "true".into());
     // A task has no stack settings from an earlier run. Without this variable a state whose secrets
     // are encrypted by a key service would be read and encrypted again with a passphrase.
     environment.insert("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER".into(), "true".into());
@@ -122,6 +125,7 @@ mod tests {
             "HOME=/tmp",
             "PATH=x",
             "PULUMI_DEBUG_COMMANDS=true",
+            "PULUMI_DIY_BACKEND_NO_LEGACY_WARNING=true",
             "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER=true",
             "PULUMI_SKIP_UPDATE_CHECK=true",
         ];

@@ -77,8 +77,8 @@ const SPEC_WITHIN: Duration = Duration::from_mins(10);
 /// got a run.
 const SPEC_IS_LATE: Duration = Duration::from_mins(1);
 
-/// Progress is written this often, and when the operation starts, whether it changed or not:
-/// silence means that the task is dead.
+/// Progress is written this often, and when Pulumi and the operation start, whether it changed or
+/// not: silence means that the task is dead.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// A result that cannot be stored in this time is lost, and the recorder finds the run dead.
@@ -150,7 +150,8 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         phase: Cell::new(Phase::Fetch),
         steps: RefCell::default(),
         dependencies: RefCell::default(),
-        operating: Notify::new(),
+        due: Notify::new(),
+        started: Cell::new(false),
         began: Cell::new((settings.now)()),
     };
     let log = Log::default();
@@ -250,12 +251,12 @@ async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
 }
 
 async fn report_progress(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Timestamp) -> Infallible {
-    let mut beat = tokio::time::interval(PROGRESS_EVERY);
+    let mut beat = tokio::time::interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = beat.tick() => {}
-            () = gauge.operating.notified() => beat.reset(),
+            () = gauge.due.notified() => beat.reset(),
         }
         let Steps { planned, started, done, failed, current } = gauge.steps.borrow().clone();
         let (at, phase, log_chunks) = (now(), gauge.phase.get(), Some(log.stored()));

@@ -63,8 +63,10 @@ pub(crate) struct Gauge {
     pub steps: RefCell<Steps>,
     /// How the run got its dependencies; `None` until that is known.
     pub dependencies: RefCell<Option<String>>,
-    /// The operation started, which is reported at once.
-    pub operating: Notify,
+    /// The progress is to be reported at once.
+    pub due: Notify,
+    /// Pulumi started.
+    pub started: Cell<bool>,
     /// When the operation started; before that, when the run did.
     pub began: Cell<Timestamp>,
 }
@@ -310,7 +312,8 @@ impl<'a> Session<'a> {
         self.gauge.phase.set(Phase::Run);
         self.gauge.began.set((self.now)());
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
-        self.gauge.operating.notify_one();
+        self.gauge.started.set(true);
+        self.gauge.due.notify_one();
         let events = self.operation(report).await?;
         // Also in a run that is to stop by now, because the update succeeded and its outputs are
         // reported.
@@ -340,7 +343,15 @@ impl<'a> Session<'a> {
 
     async fn call(&self, call: &Call) -> Result<(), Failure> {
         self.check_stop()?;
+        self.report_start();
         self.judge(&self.pulumi.run(call).await.map_err(not_run)?)
+    }
+
+    /// Has the progress reported when Pulumi starts. An operation reports it by itself.
+    fn report_start(&self) {
+        if !self.gauge.started.replace(true) {
+            self.gauge.due.notify_one();
+        }
     }
 
     fn check_stop(&self) -> Result<(), Failure> {

@@ -64,7 +64,7 @@ pub fn check(input: &[u8]) {
         let done = world.drive(recorder.handle(&hint, due)).expect("a world without faults");
         done.expect("whatever a task writes");
     };
-    handled(Due::Progress);
+    handled(Due::Progress(task.clone()));
     handled(Due::Outcome);
     // By then a task that ECS does not know counts as gone, and so does one without a result.
     world.advance(SignedDuration::from_mins(11));
@@ -72,7 +72,7 @@ pub fn check(input: &[u8]) {
     let recorded = (world.objects().get(&format!("{folder}outcome")).cloned(), world.object(&update));
     assert!(recorded.0.is_some(), "the run has no outcome");
     handled(Due::Outcome);
-    handled(Due::Progress);
+    handled(Due::Progress(task.clone()));
     assert!((world.objects().get(&format!("{folder}outcome")).cloned(), world.object(&update)) == recorded, "recorded twice");
     for object in world.cluster() {
         let bytes = object.to_string().len();

@@ -28,7 +28,7 @@ pub(super) fn start(case: Case, left: Bounds, breakage: Option<Breakage>) -> (Sc
         Case::Finalize => &[("deletes the Stack", delete_stack)],
         Case::Successor => &[("edits the Stack", edit_stack)],
     };
-    let constant_kinds: &[&str] = if reconciles { &[] } else { &["Stack", "Workspace"] };
+    let constant_kinds: &[&str] = if reconciles { &[] } else { &["Stack"] };
     let limits = Limits { runs: (case == Case::Limit).then_some(1), runs_per_namespace: None };
     let scenario = Scenario { rules: Rc::new(Rules { breakage, constant_kinds }), limits, reconciles, users };
 

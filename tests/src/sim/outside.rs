@@ -203,7 +203,7 @@ impl Outside {
         let conditions = object["status"]["conditions"].as_array();
         let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
         let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
-        let of_stack = kind == "Update" && owners.into_iter().any(|owner| owner["kind"] == "Stack");
+        let of_stack = ["Update", "Workspace"].contains(&kind) && owners.into_iter().any(|owner| owner["kind"] == "Stack");
         let deleting = !metadata["deletionTimestamp"].is_null();
         let facet = (
             metadata["uid"].to_string(),

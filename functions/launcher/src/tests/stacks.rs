@@ -37,6 +37,29 @@ fn blocked_update_is_abandoned_after_a_change_of_its_stack() {
 }
 
 #[test]
+fn first_launch_checks_the_workspace_of_its_stack() {
+    let from = |secret: &str| driftless_core::merge(project(), &json!({ "envFrom": [{ "secretRef": { "name": secret } }] }));
+    for (spec, waits_for) in [(project(), ""), (from("missing"), "InputNotFound")] {
+        let world = quiet();
+        of_stack(&world, "n", "up", &json!({}));
+        workspace(&world, &spec);
+        let mut written = world.object(&key("Update", "n", "u")).unwrap();
+        written["spec"]["workspaceName"] = json!("w");
+        written["spec"]["driftless"]["workspace"] = spec;
+        world.insert(written);
+        reconcile(&world, &hint("u"));
+        assert_eq!(waits(&world, "u").0, waits_for);
+        let workspace = world.object(&key("Workspace", "n", "w")).unwrap();
+        assert_eq!(workspace["status"]["conditions"][0]["reason"], "Succeeded", "{workspace}");
+        // Only once: the sweep hints a Workspace that is not ready.
+        world.insert(driftless_core::merge(workspace, &json!({ "status": { "conditions": null } })));
+        reconcile(&world, &hint("u"));
+        let workspace = world.object(&key("Workspace", "n", "w")).unwrap();
+        assert_eq!(workspace["status"]["conditions"], Value::Null, "{workspace}");
+    }
+}
+
+#[test]
 fn waiting_update_of_a_suspended_stack_does_not_start() {
     for suspend in [
         json!({ "metadata": { "annotations": { names::SUSPEND: "true" } } }),

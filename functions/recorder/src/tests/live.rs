@@ -199,7 +199,7 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
         let found = calm.drive(runs(&calm, &calm, &settings, message, at)).unwrap().unwrap();
         let [(hint, due)] = &found[..] else { panic!("{found:?}") };
         let recorder = Recorder { cluster, objects: &calm, queues: &calm, tasks: &world, settings: &settings, now: at };
-        let (done, lines) = emf::written(|| calm.drive(recorder.handle(hint, *due)).unwrap());
+        let (done, lines) = emf::written(|| calm.drive(recorder.handle(hint, due.clone())).unwrap());
         done.unwrap();
         (requeued(), lines.len())
     };

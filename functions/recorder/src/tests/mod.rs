@@ -135,7 +135,7 @@ fn reconcile(world: &World) {
 
 /// Handles a message about the task's progress.
 fn show(world: &World) {
-    done(world, Due::Progress).unwrap().unwrap();
+    done(world, Due::Progress(keys::task(ROLE, "t"))).unwrap().unwrap();
 }
 
 /// Handles a message about the run; `None` if the fake world interrupted it.

@@ -80,6 +80,7 @@ impl Session<'_> {
         }
         // The state is sufficient, except for resources that the program itself provides.
         let export = Call::new(["stack", "export"], Some(&self.spec.stack));
+        self.report_start();
         let state = self.pulumi.ask(&export).await;
         let is_needed = !matches!(state, Ok((true, state, _)) if !install::has_dynamic(&state));
         is_needed || !install::leave_out(dir)
