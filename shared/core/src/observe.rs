@@ -76,7 +76,8 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
         }
         status.drift.verdict = match (status.drift.verdict.take(), run.operation) {
             (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), _) if run.adopts => Some(adopted),
-            // A plan of a guarded Stack has read the live resources, and nothing was left to put back.
+            // A plan of a guarded Stack has read the live resources, and nothing was left to put
+            // back.
             (Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_)), operation)
                 if run.refresh && (operation == Operation::Up || is_empty) =>
             {
