@@ -65,6 +65,6 @@ fn filling() -> String {
     format!(
         "variables: {{ a: {a}, b: '{b}', c: '{c}', d: '{d}' }}\n\
          resources: {{ file: {{ type: 'world:index:Object', properties: {{ path: '{}/tmp/full', content: '${{d}}' }} }} }}\n",
-        driftless_tests::world::process::TASK
+        driftless_tests::world::session::TASK
     )
 }
