@@ -97,8 +97,8 @@ pub async fn is_seen(team: &Namespace<'_>, case: &Case) -> Result<()> {
     .await
 }
 
-/// Waits until `explain` says about a Stack in the middle of a case what the Stack says itself, read
-/// at the same version. A state that lasts only seconds may be followed by the next one.
+/// Waits until `explain` says about a Stack in the middle of a case what the Stack says itself at
+/// the same version. A state that lasts only seconds may be followed by the next one.
 pub async fn is_explained_now(team: &Namespace<'_>, name: &str) -> Result<()> {
     let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
     ready::until_every(BETWEEN_LOOKS, "the explanation agrees with the Stack", AGREEMENT, async || {
