@@ -8,7 +8,7 @@ use std::{
 use driftless_source::{Digest, Error, Limits, Manifest, Tree, unpack};
 use flate2::read::MultiGzDecoder;
 
-use crate::{first_line, text};
+use crate::input::{first_line, text};
 
 /// Small, so that the fuzzer reaches them and stays quick.
 pub const LIMITS: Limits = Limits { bytes: 4 << 20, entries: 500, path_length: 200, depth: 8, ratio: 200 };

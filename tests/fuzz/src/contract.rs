@@ -1,6 +1,6 @@
 //! Messages and documents. A tenant's task writes some of them.
 
-use crate::text;
+use crate::input::text;
 use driftless_contract::{
     Document, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, OutputObjects, Owner,
     Progress, Resources, RunHint, RunMessage, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, keys,

@@ -3,7 +3,7 @@
 use driftless_kubernetes::Entry;
 use kube::config::Kubeconfig;
 
-use crate::text;
+use crate::input::text;
 
 /// The input is a kubeconfig, from which the context `shop` is read.
 pub fn check(input: &[u8]) {

@@ -7,6 +7,7 @@
 pub mod archive;
 mod contract;
 mod git;
+mod input;
 mod kubeconfig;
 mod objects;
 mod recorder;
@@ -36,13 +37,3 @@ pub const TARGETS: [(&str, Check); 16] = [
     ("urls", text::urls),
     ("webhook", webhook::check),
 ];
-
-/// The input as text; empty for anything else, which no target reads.
-fn text(input: &[u8]) -> &str {
-    str::from_utf8(input).unwrap_or_default()
-}
-
-/// The first line, and the others.
-fn first_line(text: &str) -> (&str, &str) {
-    text.split_once('\n').unwrap_or((text, ""))
-}

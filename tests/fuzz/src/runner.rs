@@ -6,7 +6,7 @@ use driftless_contract::{Drift, Lock, VERSION};
 use jiff::Timestamp;
 use runner::{Events, Mask, conflict, is_stale, plain};
 
-use crate::{first_line, text};
+use crate::input::{first_line, text};
 
 const SECRET: &str = "canary-value";
 

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use url::Url;
 
-use crate::{first_line, text};
+use crate::input::{first_line, text};
 
 /// The input is a schedule on the first line, and its time zone. The schedule may also be a
 /// duration.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use webhook::{Keys, Refusals, answer};
 
-use crate::{first_line, text};
+use crate::input::{first_line, text};
 
 const CLUSTER: &str = "world";
 const KEY: &str = "a key of the cluster";
