@@ -209,7 +209,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             None => None,
         };
         let update = kept.as_ref().unwrap_or(update);
-        // The claim is in the record before it is taken, so the recorder knows what to release.
+        // The claim is in the record before it is taken, so the recorder knows what to release. A
+        // run that was abandoned earlier takes none.
         let (record, is_same) = if let Some((record, _)) = recorded {
             (record, true)
         } else {
@@ -222,6 +223,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         if !is_same || record.run != prepared.run {
             return Ok(Launched::Blocked(Block::OtherProject));
+        }
+        if self.objects.exists(&folder.owner()).await? {
+            return Ok(Launched::Elsewhere);
         }
         if record.refused.is_some_and(|Refused { since, last }| self.now < last + start_backoff(since, last)) {
             // The last try has requeued the Update for the next one.
