@@ -50,7 +50,7 @@ pub struct Host {
     received: Arc<Mutex<Received>>,
 }
 
-/// What was written.
+/// The comments and the statuses of a repository.
 #[derive(Default)]
 pub struct Received {
     /// The pull request and the text of each comment. Its place is its id.
@@ -64,7 +64,7 @@ impl Host {
         Self { name, received: Arc::default() }
     }
 
-    /// What was written until now.
+    /// The comments and the statuses until now.
     pub fn received(&self) -> MutexGuard<'_, Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
