@@ -302,7 +302,15 @@ async fn destroy(team: &Namespace<'_>, kills: &Kills<'_>) -> Result<()> {
         if name != "pushed" {
             kills.arm(when, vec![("ReconcilerRole", "s3 DELETE", format!("sealed/*{uid}"))]).await?;
         }
-        Api::<Stack>::namespaced(team.world.client.clone(), &team.name).delete(&name, &DeleteParams::default()).await?;
+        let stacks = Api::<Stack>::namespaced(team.world.client.clone(), &team.name);
+        stacks.delete(&name, &DeleteParams::default()).await?;
+        // One process may reconcile both, and end at the kill of the other one before it has the
+        // answer to its own.
+        ready::until(&format!("{name} is deleted"), RUN, async || {
+            ensure!(stacks.get_opt(&name).await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await?;
     }
     team.clear().await?;
     for stack in ["before", "after"] {
