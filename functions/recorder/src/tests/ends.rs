@@ -57,6 +57,7 @@ fn silent_task_fails_the_run_or_the_platform() {
             false,
             "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory",
         ),
+        (StopCode::Exited, true, false, oom, false, "resources.limits.memory"),
         (StopCode::Requested, false, true, "running for longer than its limit of 60s", false, "its limit of 60s"),
         (StopCode::Requested, false, false, "no progress within 900s of its start", true, "see the task's log if it lasts"),
         (StopCode::Outside, false, true, "UserInitiated; by hand", true, "stopped from outside Driftless; nothing to do"),
@@ -65,7 +66,7 @@ fn silent_task_fails_the_run_or_the_platform() {
     ] {
         let outcome = ended(&TaskEnd { code: Some(code), out_of_memory, words: words.into(), at: None }, None, began);
         assert_eq!(outcome.platform_failure, platform, "{words}");
-        assert_eq!(outcome.started_at.is_some(), began, "{words}");
+        assert_eq!(outcome.started_at.is_some(), began || out_of_memory, "{words}");
         let told = message(&outcome);
         assert!(told.contains(words) && told.contains(expected), "{told}");
         let prefix = match code {
