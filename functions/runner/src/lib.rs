@@ -36,8 +36,10 @@ mod task;
 use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
+    future::pending,
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
+    pin::pin,
     time::Duration,
 };
 
@@ -172,16 +174,17 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         let session = Session::new(settings, &spec, identity, &task.image, &folder, &gauge, &log).map_err(Failure::unknown)?;
         Box::pin(session.run(&mut report, &mut stop)).await
     };
+    let mut live = pin!(log.show(&put_live));
     let ended = tokio::select! {
         ended = steps => ended,
         never = report_progress(&folder, &gauge, &log, settings.now) => match never {},
         never = log.keep(&put_log) => match never {},
-        never = log.show(&put_live) => match never {},
+        never = async { live.as_mut().await; pending().await } => match never {},
     };
     let result = RunResult { pull_millis: task.pull_millis, ..result(ended, report, &gauge, &log, (settings.now)()) };
     let result = to_json(&result.fitting());
     // Before the result, after which the recorder copies the log for the last time.
-    log.finish(&put_log, &put_live).await;
+    log.finish(&put_log, live).await;
     // A stop does not prevent the result from being stored.
     let key = folder.keys.result();
     let put = || folder.put(&key, result.clone(), true);

@@ -66,6 +66,9 @@ pub(crate) struct Log {
     said: Notify,
     live: RefCell<Live>,
     live_said: Notify,
+    /// The run has ended: nothing waits for more lines.
+    over: Cell<bool>,
+    ended: Notify,
     /// A failure was reported.
     told: Cell<bool>,
 }
@@ -97,7 +100,15 @@ impl Default for Log {
         let kept =
             Kept { waiting: String::new(), left_out: 0, chunks: VecDeque::new(), next: 1, spare: SPARE_CHUNKS, wait: FIRST_WAIT };
         let live = RefCell::default();
-        Self { kept: RefCell::new(kept), said: Notify::new(), live, live_said: Notify::new(), told: Cell::new(false) }
+        Self {
+            kept: RefCell::new(kept),
+            said: Notify::new(),
+            live,
+            live_said: Notify::new(),
+            over: Cell::new(false),
+            ended: Notify::new(),
+            told: Cell::new(false),
+        }
     }
 }
 
@@ -135,34 +146,49 @@ impl Log {
         }
     }
 
-    /// Stores the live log during the run; `put` replaces it.
-    pub(crate) async fn show(&self, put: &impl AsyncFn(String) -> Result<(), StoreError>) -> Infallible {
+    /// Stores the live log during the run, and then the rest of it; `put` replaces it. One write
+    /// follows another: S3 may carry out a write that is abandoned, and after the next one.
+    pub(crate) async fn show(&self, put: &impl AsyncFn(String) -> Result<(), StoreError>) {
         loop {
             while self.live.borrow().is_stored() {
+                if self.over.get() {
+                    return;
+                }
                 self.live_said.notified().await;
             }
-            sleep(GATHER).await;
-            let stored = self.store_live(put).await;
-            let wait = match stored {
+            self.rest(GATHER).await;
+            let wait = match self.store_live(put).await {
                 Ok(()) => self.live.borrow().period(),
                 Err(error) => {
                     self.tell(&error.to_string());
+                    if self.over.get() {
+                        return;
+                    }
                     LONGEST_WAIT
                 }
             };
-            sleep(wait).await;
+            self.rest(wait).await;
         }
     }
 
-    /// Stores the rest of both, within a short time.
-    pub(crate) async fn finish(
-        &self,
-        put: &impl AsyncFn(u16, String) -> Result<(), StoreError>,
-        put_live: &impl AsyncFn(String) -> Result<(), StoreError>,
-    ) {
+    /// Waits, until the run ends at the latest.
+    async fn rest(&self, time: Duration) {
+        if !self.over.get() {
+            tokio::select! {
+                () = sleep(time) => {}
+                () = self.ended.notified() => {}
+            }
+        }
+    }
+
+    /// Stores the rest of both, within a short time. `live` is what [`Self::show`] returned.
+    pub(crate) async fn finish(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>, live: impl Future<Output = ()>) {
+        self.over.set(true);
+        self.ended.notify_one();
+        self.live_said.notify_one();
         self.kept.borrow_mut().cut_all();
-        let (chunks, live) = join!(timeout(END_WITHIN, self.store(put)), timeout(END_WITHIN, self.store_live(put_live)));
-        for stored in [chunks, live] {
+        let (chunks, live) = join!(timeout(END_WITHIN, self.store(put)), timeout(END_WITHIN, live));
+        for stored in [chunks, live.map(Ok)] {
             match stored {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => self.tell(&error.to_string()),
@@ -311,7 +337,7 @@ pub(crate) fn print(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, pin::pin};
 
     use http::{Method, StatusCode};
     use tokio::time::Instant;
@@ -349,7 +375,7 @@ mod tests {
             () = saying => {}
             never = log.keep(&put) => match never {},
         }
-        log.finish(&put, &async |_| Ok(())).await;
+        log.finish(&put, log.show(&async |_| Ok(()))).await;
         folder
     }
 
@@ -367,12 +393,37 @@ mod tests {
                 log.add(&line);
             }
         };
+        let mut live = pin!(log.show(&put));
         tokio::select! {
             () = saying => {}
-            never = log.show(&put) => match never {},
+            () = &mut live => unreachable!("the run has not ended"),
         }
-        log.finish(&async |_, _| Ok(()), &put).await;
-        stored.into_inner()
+        log.finish(&async |_, _| Ok(()), live).await;
+        stored.take()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_of_the_live_log_ends_before_the_last_one_begins() {
+        let (log, begun, ended) = (Log::default(), RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+        let put = async |text: String| {
+            begun.borrow_mut().push(text.clone());
+            sleep(Duration::from_secs(1)).await;
+            ended.borrow_mut().push(text);
+            Ok(())
+        };
+        let saying = async {
+            log.add("a");
+            sleep(GATHER * 2).await;
+            log.add("b");
+        };
+        let mut live = pin!(log.show(&put));
+        tokio::select! {
+            () = saying => {}
+            () = &mut live => unreachable!("the run has not ended"),
+        }
+        log.finish(&async |_, _| Ok(()), live).await;
+        assert_eq!(begun.take(), ["a\n", "a\nb\n"]);
+        assert_eq!(ended.take(), ["a\n", "a\nb\n"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -479,7 +530,7 @@ mod tests {
                 never = log.keep(&put) => match never {},
             }
             let ended = Instant::now();
-            log.finish(&put, &async |_| Err(refused(status))).await;
+            log.finish(&put, log.show(&async |_| Err(refused(status)))).await;
             assert!(ended.elapsed() <= END_WITHIN && log.told.get());
             assert!((5..500).contains(&tries.get()), "{} tries", tries.get());
         }
@@ -501,7 +552,7 @@ mod tests {
             () = saying => {}
             never = log.keep(&put) => match never {},
         }
-        log.finish(&put, &async |_| Ok(())).await;
+        log.finish(&put, log.show(&async |_| Ok(()))).await;
         let chunk = |number, text: &str| (number, text.to_owned());
         assert_eq!(written.into_inner(), [chunk(1, "a\n"), chunk(1, "a\n"), chunk(2, "b\n")]);
     }

@@ -396,7 +396,7 @@ mod tests {
             stored.replace(text);
             Ok(())
         };
-        log.finish(&put, &async |_| Ok(())).await;
+        log.finish(&put, log.show(&async |_| Ok(()))).await;
         assert_eq!(stored.into_inner(), format!("{masked}\n"));
     }
 
