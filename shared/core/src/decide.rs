@@ -533,17 +533,7 @@ impl<'a> Reconciliation<'a> {
         });
         self.effects.extend(notes);
         self.effects.push(Effect::Run(Box::new(new)));
-        self.created(&self.snapshot.run, Readiness::processing("stack is being processed"))
-    }
-
-    /// The condition of a Stack whose Update is created. One that does not exist, although the
-    /// status names it, was refused by the API server: the condition has the reason until the next
-    /// try succeeds.
-    fn created(&self, before: &RunState, fresh: Readiness) -> Readiness {
-        match (before, &self.snapshot.stack.status.readiness) {
-            (RunState::Missing, Some(told @ Readiness::Reconciling { reason: StackReason::StackProcessing, .. })) => told.clone(),
-            _ => fresh,
-        }
+        Readiness::processing("stack is being processed")
     }
 
     /// The Update of the next run.

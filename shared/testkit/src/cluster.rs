@@ -66,6 +66,11 @@ impl World {
         self.state().forbidden.insert(kind.into());
     }
 
+    /// From now on, RBAC allows that again.
+    pub fn allow(&self, kind: &str) {
+        self.state().forbidden.remove(kind);
+    }
+
     /// An object, if it exists.
     #[must_use]
     pub fn object(&self, key: &ObjectKey) -> Option<Value> {

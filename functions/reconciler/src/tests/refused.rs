@@ -35,6 +35,10 @@ fn refused_run_is_shown_and_tried_again_until_the_api_server_takes_it() {
         assert_eq!((events(), hinted(&world)), (1, (vec![], vec!["Stack".into(); tries])), "one requeue for each try");
         world.advance(SignedDuration::from_secs(i64::from(driftless_core::REFUSED_SECONDS) + 1));
     }
+    world.allow("Workspace");
+    reconcile(&world, key.clone());
+    let message = reconciling().unwrap();
+    assert!(!message.contains("refused") && events() == 1, "{message}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Reconciliation<'_> {
                 }
                 self.stack.status.plan.current = Some(new.current.name.clone());
                 self.effects.push(Effect::Propose(Box::new(new.clone())));
-                Err(self.created(&self.snapshot.proposal, approval::planning()))
+                Err(approval::planning())
             }
             Gate::Wait(readiness, until) => {
                 let at = match until {
