@@ -70,7 +70,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                 Ok(Outcome {
                     platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
                     operated: Some(self.objects.exists(&task.lock()).await?),
-                    // Memory may end before the first process of Pulumi, and the run counts as a try.
+                    // Memory may end before the first process of Pulumi: the run counts as a try.
                     started_at: owner.as_ref().filter(|_| began || matches!(cause, Cause::OutOfMemory)).map(|owner| owner.at),
                     ..aborted(without_result(cause, &end.words, &remedy, size))
                 })
