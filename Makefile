@@ -14,6 +14,8 @@ SECONDS ?= 60
 CASES ?= 100000
 # The same cases in each run, so that a change fails for a reason of its own; `make properties` has new ones.
 export PROPTEST_RNG_SEED ?= 1
+# An error of a test names its cause; the stack of the test's thread after it would only push that out of CI's log.
+export RUST_LIB_BACKTRACE ?= 0
 # Cargo unifies the features of the packages that it builds together. So tests always choose all of them: with another choice cargo would
 # build the dependencies again.
 CARGO_TEST := cargo test --locked
