@@ -172,8 +172,14 @@ impl Ground<'_> {
         self.kubectl.text(&["create", "--filename", "-"], Some(&list.to_string())).map(drop)
     }
 
+    /// A call that fails is made again, twice: a scenario makes hundreds.
     fn look(&self) -> Result<Snapshot, String> {
-        let listed = self.kubectl.json(&["--namespace", self.namespace, "get", "stacks.pulumi.com,updates.auto.pulumi.com"])?;
+        let list = || self.kubectl.json(&["--namespace", self.namespace, "get", "stacks.pulumi.com,updates.auto.pulumi.com"]);
+        let again = |_| {
+            thread::sleep(BETWEEN_LOOKS);
+            list()
+        };
+        let listed = list().or_else(again).or_else(again)?;
         let (mut stacks, mut updates) = (BTreeMap::new(), Vec::new());
         for item in listed["items"].as_array().into_iter().flatten() {
             if item["kind"] == "Stack" {
@@ -269,8 +275,10 @@ impl Ground<'_> {
                     ready.entry(name.clone()).or_insert_with(|| at.elapsed().as_secs_f64());
                 }
             }
-            let all = || started.keys().flat_map(|name| snapshot.updates(name)).cloned().collect::<Vec<_>>();
-            Ok((ready.len() == started.len()).then(all))
+            let all: Vec<_> = started.keys().flat_map(|name| snapshot.updates(name)).cloned().collect();
+            // A Stack may be Ready just before its Update is complete.
+            let are_complete = all.iter().all(|update| update["status"]["endTime"].is_string());
+            Ok((ready.len() == started.len() && are_complete).then_some(all))
         })?;
         let tasks = self.tasks(&updates)?;
         let access = self.access.clone();
@@ -317,11 +325,9 @@ impl Ground<'_> {
             if snapshot.stacks.get(&name).is_some_and(canary::is_ready) {
                 return Ok(Some(()));
             }
+            // Another failure of the platform says nothing about the session, and the run is repeated.
             let message = snapshot.message(&name);
-            if message.starts_with("PlatformFailure") {
-                return Err(format!("{}; {message}", violated(&message)));
-            }
-            Ok(None)
+            violated(&message).map_or(Ok(None), |why| Err(format!("{why}; {message}")))
         })?;
         Ok(Seen::new("the session of a task has the name of the task, and cannot read the folder of another task", []))
     }
@@ -329,7 +335,7 @@ impl Ground<'_> {
     /// Checks that a stopped task is no failure of the program, and that another task follows.
     pub fn kill(&self) -> Result<Seen, String> {
         let name = format!("{NAME}-kill");
-        self.apply(&[self.stack_with_init(&name, None, &["sleep", "20"], &[])])?;
+        self.apply(&[self.stack_with_init(&name, None, &["sleep", "40"], &[])])?;
         let task = self.until("the Stack has no task", |snapshot| {
             let task = snapshot.updates(&name).first().and_then(|update| update["status"]["driftless"]["task"].as_str());
             Ok(task.map(ToOwned::to_owned))
@@ -337,7 +343,10 @@ impl Ground<'_> {
         self.aws.json(&["ecs", "stop-task", "--cluster", self.ecs, "--task", &task, "--reason", KILLED])?;
         let killed = Instant::now();
         let said = self.until("the Stack does not report that its run was killed", |snapshot| {
-            Ok(Some(snapshot.message(&name)).filter(|message| message.contains(KILLED)))
+            // The condition has the next run soon, and the last update has this one until then.
+            let last = snapshot.stacks.get(&name).and_then(|stack| stack["status"]["lastUpdate"]["message"].as_str());
+            let mut messages = [snapshot.message(&name), last.unwrap_or_default().to_owned()].into_iter();
+            Ok(messages.find(|message| message.contains(KILLED)))
         })?;
         let known = killed.elapsed().as_secs_f64();
         self.until("the Stack does not recover", |snapshot| {
@@ -507,8 +516,8 @@ pub(super) fn refusal(update: &Value) -> Option<(String, String)> {
     Some((update["metadata"]["name"].as_str()?.to_owned(), words.to_owned()))
 }
 
-/// The meaning of the init container's exit code.
-pub(super) fn violated(message: &str) -> &'static str {
+/// The meaning of the init container's exit code, if the check ran in the task.
+pub(super) fn violated(message: &str) -> Option<&'static str> {
     let checks = [
         ("11", "the session of a task has another name than the task"),
         ("12", "a task cannot read its own spec"),
@@ -518,8 +527,7 @@ pub(super) fn violated(message: &str) -> &'static str {
         ("127", "the image has no python3; name one that has it in RuntimeImages=python=IMAGE"),
     ];
     let code: String = message.split("exit code ").nth(1).unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
-    let found = checks.into_iter().find(|(of, _)| *of == code);
-    found.map_or("the check did not run in the task", |(_, meaning)| meaning)
+    checks.into_iter().find(|(of, _)| *of == code).map(|(_, meaning)| meaning)
 }
 
 /// Those of these ids with a running task, or with inputs of one.
