@@ -33,7 +33,7 @@ const BACK_OFF: Duration = Duration::from_mins(5);
 /// An image with a slow pull, and its duration: as long as Fargate's slower starts, and longer than
 /// a sweep's period.
 const SLOW: &str = "registry.example/large:1";
-const PENDING: Duration = Duration::from_secs(100);
+const PENDING: Duration = Duration::from_secs(80);
 
 /// Counted failures, and platform failures in a row.
 fn failures(stack: &Stack) -> (Option<i64>, Option<i64>) {

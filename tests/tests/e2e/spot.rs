@@ -139,9 +139,7 @@ async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()
 
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
-    // A Stack may be Ready just before its Update is complete.
-    let next = team.updates("app").await?.remove(1).name_any();
-    let next = wait(&team, &next, "to be complete", Update::is_complete).await?;
+    let next = team.complete("app").await?.remove(1);
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
     // All of it would be four, with the stack itself. Steps in progress at the interruption were
     // completed.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use driftless_api::Stack;
 use driftless_tests::{
     aws::{CALLS_LOG, http_client},
-    scenario::{Handle, Namespace, Source, is_ready, output},
+    scenario::{Handle, Namespace, RUN, Source, is_ready, output},
     world::{
         cluster::{SECOND, process},
         ready,
@@ -77,7 +77,8 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
 
 /// Waits until another process has that name.
 async fn another(world: &Handle, name: &str, before: Pid) -> Result<()> {
-    ready::until(&format!("another {name} runs"), ready::START, async || {
+    // An API server ends a minute after its signal at the earliest, because watches are open.
+    ready::until(&format!("another {name} runs"), RUN, async || {
         ensure!(pid(world, name)? != before, "it is the same");
         Ok(())
     })
