@@ -3,7 +3,7 @@
 use driftless_api::{Update, uid_of};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Claim, FailureReason, Launch, ObjectKey, Outcome, Owner, RunHint, RunId, Uid, Verdict,
+    Claim, Launch, ObjectKey, Outcome, Owner, RunHint, RunId, Uid, Verdict,
     keys::{self, RunFolder, TaskFolder},
 };
 use driftless_core::run::{Need, Object, Question, RunFacts, TaskFacts, TaskResult};
@@ -122,16 +122,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                 self.read_launch(run).await?;
                 let (Some(task), Some(owner)) = (&run.task, &run.owner) else { return Ok(false) };
                 (run.reported, run.result) = self.reported(task, run, owner).await?.unzip();
-                let result = |outcome: &Outcome| TaskResult { interrupted: is_interrupted(outcome) };
-                run.facts.result = Some(run.reported.as_ref().map(result));
+                let failure = |outcome: &Outcome| match outcome.verdict {
+                    Verdict::Failed { reason, .. } => Some(reason),
+                    Verdict::Succeeded {} | Verdict::Aborted { .. } => None,
+                };
+                run.facts.result = Some(run.reported.as_ref().map(|outcome| TaskResult { failure: failure(outcome) }));
             }
             Need::Watched | Need::Standing | Need::Named | Need::Holds | Need::TaskFolder => return Ok(false),
         }
         Ok(true)
     }
-}
-
-/// Returns whether the task was stopped before the end of the run.
-pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
-    matches!(&outcome.verdict, Verdict::Failed { reason: FailureReason::Interrupted, .. })
 }

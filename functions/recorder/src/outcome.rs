@@ -7,14 +7,11 @@ use driftless_contract::{
     Document as _, FailureReason, Launch, Lock, Outcome, RunId, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
     keys::{self, TaskFolder},
 };
-use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd, run::Ending};
+use driftless_core::{Cause, SELECT_ARCHITECTURE, TaskEnd, run::Ending};
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
 
-use crate::{
-    Error, Recorder, bound,
-    facts::{Run, is_interrupted},
-};
+use crate::{Error, Recorder, bound, facts::Run};
 
 /// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about
 /// 200 bytes.
@@ -52,14 +49,14 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
             recorded_at: Some(self.now),
         };
         match (ending, task, reported) {
-            (Ending::Reported { end }, Some(task), Some(outcome)) => {
+            (Ending::Reported { end, cause }, Some(task), Some(outcome)) => {
                 if outcome.verdict != (Verdict::Succeeded {}) {
                     self.keep_lock(task, &id, None).await?;
                 }
                 if let Some(launch) = launch {
                     self.discard_cache(launch, outcome).await;
                 }
-                self.other_architecture(launch, taken_away(outcome.clone(), &end)).await
+                self.other_architecture(launch, with_cause(outcome.clone(), cause, &end)).await
             }
             (Ending::Lost { end, cause, began }, Some(task), _) => {
                 // The task may have run on, and taken the lock, after this reconciliation began.
@@ -68,10 +65,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
                 let remedy = next.unwrap_or_else(|| end.remedy().into());
                 let size = launch.and_then(|launch| launch.size);
                 Ok(Outcome {
-                    platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
+                    platform_failure: cause.is_platform(),
                     operated: Some(self.objects.exists(&task.lock()).await?),
-                    // Memory may end before the first process of Pulumi: the run counts as a try.
-                    started_at: owner.as_ref().filter(|_| began || matches!(cause, Cause::OutOfMemory)).map(|owner| owner.at),
+                    started_at: owner.as_ref().filter(|_| began).map(|owner| owner.at),
                     ..aborted(without_result(cause, &end.words, &remedy, size))
                 })
             }
@@ -138,7 +134,9 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
 fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize>) -> String {
     match cause {
         Cause::Program => format!("the task ended without a result: {words}"),
-        Cause::Platform => format!("the task ended without a result: {words}; {remedy}"),
+        Cause::Maintenance | Cause::Outside | Cause::Platform => {
+            format!("the task ended without a result: {words}; {remedy}")
+        }
         Cause::Spot => format!("{SPOT}: the task ended without a result: {words}"),
         Cause::OutOfMemory => {
             let size = size.map_or_else(String::new, |size| format!(" of {} MiB", size.memory_mib));
@@ -153,21 +151,17 @@ const ABANDONED: &str = "run was abandoned before its task started";
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot reclaimed the capacity";
 
-/// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner
-/// could not use S3.
-fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
-    let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
-    if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
-        outcome.platform_failure =
-            is_taken_away || [FailureReason::PlatformFailure, FailureReason::OtherArchitecture].contains(reason);
-        match end.code {
-            Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
-            Some(StopCode::Outside) if is_taken_away => {
-                message.insert_str(0, &format!("the task was stopped ({}); {}: ", end.words, end.remedy()));
-            }
-            _ if is_taken_away => message.insert_str(0, &format!("AWS stopped the task ({}): ", end.words)),
-            _ => {}
-        }
+/// Adds the cause of a reported failure to its outcome.
+fn with_cause(mut outcome: Outcome, cause: Option<Cause>, end: &TaskEnd) -> Outcome {
+    outcome.platform_failure = cause.is_some_and(Cause::is_platform);
+    if let Verdict::Failed { message, .. } = &mut outcome.verdict {
+        let prefix = match cause {
+            Some(Cause::Spot) => format!("{SPOT}: "),
+            Some(Cause::Maintenance) => format!("AWS stopped the task ({}): ", end.words),
+            Some(Cause::Outside) => format!("the task was stopped ({}); {}: ", end.words, end.remedy()),
+            Some(Cause::Program | Cause::OutOfMemory | Cause::Platform) | None => return outcome,
+        };
+        message.insert_str(0, &prefix);
     }
     outcome
 }

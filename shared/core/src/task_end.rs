@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 
+use crate::FailureReason;
+
 /// Why a task stopped, as far as a decision needs it; named after the stop codes of ECS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCode {
@@ -58,17 +60,33 @@ pub const EXIT_REFUSED: u8 = 41;
 /// The runner's exit code if it cannot reach S3, or the endpoint of its credentials.
 pub const EXIT_UNREACHABLE: u8 = 42;
 
-/// What ended a run whose runner reported no result.
+/// What ended a run that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The program: the failure counts.
+    /// The program.
     Program,
-    /// The program exceeded its memory: the failure counts, because a retry fails in the same way.
+    /// The program exceeded its memory.
     OutOfMemory,
     /// Fargate Spot reclaimed the capacity.
     Spot,
+    /// AWS stopped the task for maintenance.
+    Maintenance,
+    /// A person or another system stopped the task.
+    Outside,
     /// Any other cause outside Pulumi.
     Platform,
+}
+
+impl Cause {
+    /// Returns whether the platform failed, so that the failure does not count. A retry of a
+    /// program that exceeded its memory fails in the same way, so that counts.
+    #[must_use]
+    pub fn is_platform(self) -> bool {
+        match self {
+            Self::Program | Self::OutOfMemory => false,
+            Self::Spot | Self::Maintenance | Self::Outside | Self::Platform => true,
+        }
+    }
 }
 
 /// ECS's message, in lower case, for an image that is not built for the task's processor:
@@ -89,16 +107,24 @@ impl TaskEnd {
         match self.code {
             _ if self.out_of_memory => Cause::OutOfMemory,
             Some(StopCode::Spot) => Cause::Spot,
+            Some(StopCode::Maintenance) => Cause::Maintenance,
+            Some(StopCode::Outside) => Cause::Outside,
             Some(StopCode::Requested) if began => Cause::Program,
             _ => Cause::Platform,
         }
     }
 
-    /// Returns whether AWS or a person stops the task. A run that such a stop interrupts did not
-    /// fail.
+    /// Returns what caused a failure that the runner reported with this reason. A run did not fail
+    /// if AWS or a person stopped its task and that interrupted it.
     #[must_use]
-    pub fn is_taken_away(&self) -> bool {
-        matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance | StopCode::Outside))
+    pub fn cause_of(&self, reason: FailureReason) -> Cause {
+        match (reason, self.code) {
+            (FailureReason::Interrupted, Some(StopCode::Spot)) => Cause::Spot,
+            (FailureReason::Interrupted, Some(StopCode::Maintenance)) => Cause::Maintenance,
+            (FailureReason::Interrupted, Some(StopCode::Outside)) => Cause::Outside,
+            (FailureReason::PlatformFailure | FailureReason::OtherArchitecture, _) => Cause::Platform,
+            _ => Cause::Program,
+        }
     }
 
     /// Returns whether an image of the task is not built for the task's processor.
@@ -170,10 +196,10 @@ mod tests {
             (Some(Exited), true, false, Cause::OutOfMemory),
             (Some(Requested), false, false, Cause::Platform),
             (Some(Requested), false, true, Cause::Program),
-            (Some(Outside), false, false, Cause::Platform),
-            (Some(Outside), false, true, Cause::Platform),
+            (Some(Outside), false, false, Cause::Outside),
+            (Some(Outside), false, true, Cause::Outside),
             (Some(Spot), false, true, Cause::Spot),
-            (Some(Maintenance), false, true, Cause::Platform),
+            (Some(Maintenance), false, true, Cause::Maintenance),
             (None, false, true, Cause::Platform),
         ] {
             assert_eq!(end(code, out_of_memory).cause(began), expected, "{code:?} {out_of_memory} {began}");
@@ -181,12 +207,29 @@ mod tests {
     }
 
     #[test]
-    fn task_is_taken_away_by_aws_or_a_person() {
+    fn reported_failure_is_the_platforms_only_if_it_stopped_the_task() {
         use StopCode::{Exited, FailedToStart, Maintenance, Outside, Requested, Spot};
-        for (code, expected) in
-            [(Exited, false), (FailedToStart, false), (Requested, false), (Outside, true), (Spot, true), (Maintenance, true)]
-        {
-            assert_eq!(end(Some(code), false).is_taken_away(), expected, "{code:?}");
+        for code in [Exited, FailedToStart, Requested, Outside, Spot, Maintenance] {
+            for reason in FailureReason::ALL {
+                let expected = match (reason, code) {
+                    (FailureReason::Interrupted, Spot) => Cause::Spot,
+                    (FailureReason::Interrupted, Maintenance) => Cause::Maintenance,
+                    (FailureReason::Interrupted, Outside) => Cause::Outside,
+                    (FailureReason::PlatformFailure | FailureReason::OtherArchitecture, _) => Cause::Platform,
+                    _ => Cause::Program,
+                };
+                assert_eq!(end(Some(code), false).cause_of(*reason), expected, "{code:?} {reason}");
+            }
+        }
+        for (cause, expected) in [
+            (Cause::Program, false),
+            (Cause::OutOfMemory, false),
+            (Cause::Spot, true),
+            (Cause::Maintenance, true),
+            (Cause::Outside, true),
+            (Cause::Platform, true),
+        ] {
+            assert_eq!(cause.is_platform(), expected, "{cause:?}");
         }
     }
 

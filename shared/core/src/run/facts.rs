@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::WaitReason;
-use crate::{PlanHash, TaskEnd};
+use crate::{FailureReason, PlanHash, TaskEnd};
 
 /// The facts about an Update and its run. A fact that may not matter is `None` until it is read.
 #[derive(Clone, Debug, Default)]
@@ -243,8 +243,8 @@ pub enum TaskFacts {
 /// What a task reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskResult {
-    /// It was stopped before its end.
-    pub interrupted: bool,
+    /// Why the run failed, if it did.
+    pub failure: Option<FailureReason>,
 }
 
 /// A fact that a decision depends on.

@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        StopCode, TaskEnd,
+        FailureReason, StopCode, TaskEnd,
         run::{
             AbandonReason, LaunchFacts, Need, Question, TaskFolderFacts, TaskResult, UpdateFacts, WaitReason, plan_run,
             plan_update,
@@ -178,14 +178,15 @@ mod tests {
         let stopped = codes.map(|code| TaskFacts::Stopped { end: end(code) });
         let tasks: Vec<_> =
             stopped.into_iter().chain([TaskFacts::Alive { end: TaskEnd::default() }, TaskFacts::Missing]).collect();
-        let results = [None, Some(TaskResult { interrupted: false }), Some(TaskResult { interrupted: true })];
+        let failures = [None, Some(FailureReason::Unknown), Some(FailureReason::Interrupted)];
+        let results = [None].into_iter().chain(failures.map(|failure| Some(TaskResult { failure }))).collect::<Vec<_>>();
         let launches = [None, Some(60), Some(6000)].map(|max_seconds| {
             max_seconds.map(|max_seconds| LaunchFacts { readable: true, refused_since: None, max_seconds: Some(max_seconds) })
         });
         let found = |deleting| Object::Found(UpdateFacts { deleting, ..UpdateFacts::default() });
         for object in [found(false), found(true), Object::Unreadable, Object::Gone] {
             for (question, minutes) in [Question::Supply, Question::End].into_iter().flat_map(|q| [1, 9, 11].map(|m| (q, m))) {
-                for (result, launch) in results.into_iter().flat_map(|result| launches.map(|launch| (result, launch))) {
+                for (result, launch) in results.iter().flat_map(|&result| launches.map(|launch| (result, launch))) {
                     for bits in 0_u8..16 {
                         let is = |bit: u8| bits & (1 << bit) != 0;
                         all.extend(tasks.iter().map(|task| {

@@ -2,9 +2,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     AbandonReason, Block, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts,
-    UpdateFacts, WaitReason,
+    TaskResult, UpdateFacts, WaitReason,
 };
-use crate::{Cause, StopCode, TaskEnd, TaskLimits, start_backoff};
+use crate::{Cause, FailureReason, StopCode, TaskEnd, TaskLimits, start_backoff};
 
 /// A Stack names its Update before it creates it, so a young Update may be named in a status that
 /// this reconciliation did not read. An Update that its Stack does not name after this time was
@@ -68,6 +68,8 @@ pub enum Ending {
     Reported {
         /// Empty if the result is sufficient.
         end: TaskEnd,
+        /// The cause of its failure, if it failed.
+        cause: Option<Cause>,
     },
     /// Its task ended without a result.
     Lost {
@@ -75,7 +77,7 @@ pub enum Ending {
         end: TaskEnd,
         /// The cause of that end.
         cause: Cause,
-        /// Pulumi may have started.
+        /// It counts as a try: Pulumi may have started, or memory ended before its first process.
         began: bool,
     },
 }
@@ -137,9 +139,15 @@ fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Ne
     }
     let ending = match (facts.result()?, &facts.task) {
         // The result of an interrupted run has no cause, so ECS is asked.
-        (Some(result), None) if result.interrupted => return Err(Need::Task),
-        (Some(_), None | Some(TaskFacts::Missing)) => Ending::Reported { end: TaskEnd::default() },
-        (Some(_), Some(TaskFacts::Alive { end } | TaskFacts::Stopped { end })) => Ending::Reported { end: end.clone() },
+        (Some(TaskResult { failure: Some(FailureReason::Interrupted) }), None) => return Err(Need::Task),
+        (Some(TaskResult { failure }), task) => {
+            let end = match task {
+                Some(TaskFacts::Alive { end } | TaskFacts::Stopped { end }) => end.clone(),
+                None | Some(TaskFacts::Missing) => TaskEnd::default(),
+            };
+            let cause = failure.map(|reason| end.cause_of(reason));
+            Ending::Reported { end, cause }
+        }
         (None, _) => match facts.task()? {
             TaskFacts::Stopped { end } => lost(facts, end.clone())?,
             TaskFacts::Missing if age > MISSING_IS_GONE => {
@@ -156,7 +164,7 @@ fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Ne
 fn lost(facts: &RunFacts, end: TaskEnd) -> Result<Ending, Need> {
     let began = end.code != Some(StopCode::FailedToStart) && facts.began()?;
     let cause = end.cause(began);
-    Ok(Ending::Lost { end, cause, began })
+    Ok(Ending::Lost { began: began || cause == Cause::OutOfMemory, end, cause })
 }
 
 /// Decides for a run without an owner and an outcome.
