@@ -4,7 +4,7 @@
 
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    FailureReason, Launch, LaunchCache, Outcome, Verdict,
+    Launch, LaunchCache, Outcome, Verdict,
     keys::{self, TaskFolder},
 };
 use driftless_kubernetes::Cluster;
@@ -13,20 +13,6 @@ use crate::{Error, Recorder};
 
 /// The maximum number of entries that make room for a new one.
 const MAX_EVICTED: usize = 32;
-
-/// Parts of the messages of languages, of Pulumi and of the kernel about packages and plugins that
-/// cannot be used.
-const UNUSABLE: [&str; 9] = [
-    "annot find module",
-    "ERR_MODULE_NOT_FOUND",
-    "No module named",
-    "ImportError",
-    "SyntaxError",
-    "invalid ELF header",
-    "xec format error",
-    "resource plugin",
-    "language plugin",
-];
 
 /// The entries that a run may change: those of what a Stack follows, which a preview and an Update
 /// by hand are not.
@@ -40,15 +26,12 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
     /// next run installs them. The cache is a convenience: no error of it keeps an outcome from
     /// being recorded.
     pub(crate) async fn discard_cache(&self, launch: &Launch, outcome: &Outcome) {
-        let (Some(cache), Some(installed), Verdict::Failed { reason, message, .. }) =
-            (changeable(launch), &outcome.installed, &outcome.verdict)
+        let (Some(cache), Some(installed), Verdict::Failed { .. }) = (changeable(launch), &outcome.installed, &outcome.verdict)
         else {
             return;
         };
-        let is_unusable = *reason == FailureReason::Unknown
-            && outcome.failures.is_empty()
-            && UNUSABLE.iter().any(|words| message.contains(words));
-        for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_unusable) {
+        let unusable = installed.restored.iter().filter(|_| installed.unusable);
+        for entry in unusable.filter_map(|layer| cache.entries.get(layer)) {
             if let Err(error) = self.objects.delete(entry).await {
                 tracing::warn!(entry, %error, "cannot delete a cache entry");
             }

@@ -6,6 +6,20 @@ use driftless_contract::{FailureReason, Lock, MORE_DISK, MORE_MEMORY, OTHER_IMAG
 
 use crate::{events::Events, lock, plan};
 
+/// Parts of the messages of languages, of Pulumi and of the kernel about packages and plugins that
+/// cannot be used.
+const UNUSABLE: [&str; 9] = [
+    "annot find module",
+    "ERR_MODULE_NOT_FOUND",
+    "No module named",
+    "ImportError",
+    "SyntaxError",
+    "invalid ELF header",
+    "xec format error",
+    "resource plugin",
+    "language plugin",
+];
+
 /// Why a run failed: the condition's reason, and Pulumi's own message with secrets masked.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -117,6 +131,11 @@ impl Failure {
             return self;
         }
         Self { message: format!("a program was not found; if the run's image lacks it, {OTHER_IMAGE}; {}", self.message), ..self }
+    }
+
+    /// Returns whether the packages or plugins of the run cannot be used.
+    pub(crate) fn is_of_packages(&self) -> bool {
+        self.reason == FailureReason::Unknown && UNUSABLE.iter().any(|words| self.message.contains(words))
     }
 
     /// Returns whether the backend has no such stack.
@@ -235,6 +254,15 @@ mod tests {
         assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
         assert!(told.ends_with("\nerror: no stack named 'dev' found"), "{told}");
         assert_eq!(message("error: invalid access token"), "error: invalid access token");
+    }
+
+    #[test]
+    fn only_an_unknown_failure_is_of_packages() {
+        let failure = |reason, message: &str| Failure { reason, message: message.into() }.is_of_packages();
+        assert!(failure(FailureReason::Unknown, "Error: Cannot find module 'lodash'"));
+        assert!(failure(FailureReason::Unknown, "ModuleNotFoundError: No module named 'yaml'"));
+        assert!(!failure(FailureReason::Unknown, "error: wrong passphrase"));
+        assert!(!failure(FailureReason::OtherArchitecture, "exec format error"));
     }
 
     #[test]

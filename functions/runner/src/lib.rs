@@ -272,7 +272,11 @@ async fn report_progress(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn(
     }
 }
 
-fn result(ended: Result<(), Failure>, report: Report, gauge: &Gauge, log: &Log, now: Timestamp) -> RunResult {
+fn result(ended: Result<(), Failure>, mut report: Report, gauge: &Gauge, log: &Log, now: Timestamp) -> RunResult {
+    if let (Err(failure), Some(installed)) = (&ended, &mut report.installed) {
+        // A resource that failed shows that the program ran.
+        installed.unusable = report.failures.is_empty() && failure.is_of_packages();
+    }
     let verdict = match ended {
         Ok(()) => Verdict::Succeeded {},
         Err(Failure { reason, message }) => {

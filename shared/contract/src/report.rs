@@ -117,6 +117,10 @@ pub struct Installed {
     /// Whether the packages of the language were installed although the cache could have had them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missed: bool,
+    /// The run failed because its packages or plugins cannot be used. Absent in the reports of
+    /// earlier releases.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unusable: bool,
 }
 
 /// How many resources the last successful run of a Pulumi stack left: `resources/…`. Used for the
