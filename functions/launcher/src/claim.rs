@@ -7,7 +7,7 @@ use driftless_contract::{
     Launch, ObjectKey, RunHint, RunId, Uid,
     keys::{self, RunFolder},
 };
-use driftless_core::run::{AbandonReason, WaitReason};
+use driftless_core::run::{AbandonReason, ClaimFacts, ClaimPlan, WaitReason, is_swept, plan_claim};
 use driftless_kubernetes::{Cluster, Error, admissions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{ResourceExt as _, core::ObjectMeta};
@@ -56,23 +56,26 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     }
 
     /// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that
-    /// holds it. Any other run preempts a drift check.
+    /// holds it.
     pub(crate) async fn has_claim(&self, run: &RunId, is_check: bool) -> Result<bool, Stop> {
         let Some(mut lease) = self.cluster.get::<Lease>(&self.settings.system_namespace, run.claim.as_str()).await? else {
             return Ok(false);
         };
         let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()).map(Uid::from);
-        if uid.as_ref() == Some(&run.uid) {
-            return Ok(true);
-        }
-        if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
-            // The recorder wakes waiting runs only for a claim with this mark. After a conflict,
-            // the claim may have another holder.
+        let annotations = lease.annotations();
+        let claim = ClaimFacts {
+            holder: uid.as_ref(),
+            is_of_check: annotations.contains_key(names::DRIFT_CHECK),
+            is_marked: annotations.contains_key(names::WAITED),
+        };
+        let ClaimPlan::Wait { mark, preempt } = plan_claim(&run.uid, is_check, claim) else { return Ok(true) };
+        if mark {
+            lease.annotations_mut().insert(names::WAITED.into(), "true".into());
+            // After a conflict, the claim may have another holder.
             self.cluster.replace(&lease).await?;
         }
         let annotations = lease.metadata.annotations.unwrap_or_default();
-        let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
-        if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
+        if let Some(uid) = uid.as_ref().filter(|_| preempt) {
             let folder = keys::run(&run.update.cluster, uid);
             if !self.abandon(&folder, &AbandonReason::Preempted).await?
                 && let Some(task) = self.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
@@ -82,14 +85,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         }
         let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
         if let Some((namespace, name)) = by.split_once('/') {
-            // The sweep hints every incomplete Update. The holder may be deleted, or complete only
-            // by a status that a tenant wrote.
             let holder = match self.cluster.get::<Update>(namespace, name).await {
                 // The recorder ends its run.
                 Err(Error::Unreadable { .. }) => None,
                 holder => holder?,
             };
-            if gives_way || !holder.is_some_and(|holder| uid.as_ref() == Some(&uid_of(&holder)) && !holder.is_complete()) {
+            let holder = holder.map(|holder| (uid_of(&holder), holder.facts(&self.settings.system_namespace, self.now)));
+            if preempt || !is_swept(uid.as_ref(), holder.as_ref().map(|(uid, update)| (uid, update))) {
                 let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
                 if let Some(hint) = RunHint::after(0, update, uid) {
                     self.queues.run(&hint, 0).await?;

@@ -35,9 +35,8 @@ use driftless_contract::{
     keys::{self, RunFolder},
 };
 use driftless_core::{
-    TaskShape,
+    TaskShape, is_backing_off,
     run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
-    start_backoff,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
@@ -227,7 +226,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         if self.objects.exists(&folder.owner()).await? {
             return Ok(Launched::Elsewhere);
         }
-        if record.refused.is_some_and(|Refused { since, last }| self.now < last + start_backoff(since, last)) {
+        if record.refused.is_some_and(|Refused { since, last }| is_backing_off(since, last, self.now)) {
             // The last try has requeued the Update for the next one.
             return Ok(Launched::Here);
         }

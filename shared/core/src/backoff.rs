@@ -7,9 +7,15 @@ const WAIT_SECONDS: (i64, i64) = (15, 300);
 /// time that it has waited so far, between 15 s and 5 min. It therefore waits at most a quarter
 /// longer than it has to, and the number of tries grows with the logarithm of that time.
 #[must_use]
-pub fn start_backoff(since: Timestamp, now: Timestamp) -> SignedDuration {
+pub(crate) fn start_backoff(since: Timestamp, now: Timestamp) -> SignedDuration {
     let (shortest, longest) = WAIT_SECONDS;
     SignedDuration::from_secs((now.duration_since(since).as_secs() / 4).clamp(shortest, longest))
+}
+
+/// Returns whether the next try for such a run is not due yet, after the last one at `last`.
+#[must_use]
+pub fn is_backing_off(since: Timestamp, last: Timestamp, now: Timestamp) -> bool {
+    now < last + start_backoff(since, last)
 }
 
 #[cfg(test)]
@@ -31,6 +37,8 @@ mod tests {
         for (waited, wait) in [(-10, 15), (0, 15), (80, 20), (1200, 300), (100_000, 300)] {
             let now = since + SignedDuration::from_secs(waited);
             assert_eq!(start_backoff(since, now).as_secs(), wait, "{waited}");
+            let due = now + SignedDuration::from_secs(wait);
+            assert!(is_backing_off(since, now, due - SignedDuration::from_secs(1)) && !is_backing_off(since, now, due));
         }
     }
 }

@@ -67,7 +67,7 @@ mod workspace;
 pub use admission::{Admissions, Applicant, Limits};
 pub use annotations::Annotations;
 pub use approval_policy::{ApprovalPolicy, ApprovalSettings, Guard};
-pub use backoff::start_backoff;
+pub use backoff::is_backing_off;
 pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use change_request::{ChangeRequest, Previewed, PreviewedChange};
 pub use decide::{REFUSED_SECONDS, decide, frequent_resync};

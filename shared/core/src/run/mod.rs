@@ -6,18 +6,20 @@
 //! the Update on to the function that can: the reconciler to the launcher, the launcher to the
 //! recorder. So each call of a port is made only if a decision depends on it.
 
+mod claim;
 mod facts;
 mod invariants;
 mod plan;
 mod reasons;
 mod update;
 
+pub use claim::{ClaimFacts, ClaimPlan, is_swept, plan_claim};
 pub use facts::{
     Block, Hold, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts, TaskResult,
     UpdateFacts, may_be_demanded,
 };
 pub use invariants::run_violations;
-pub use plan::{Ending, RunPlan, plan_run};
+pub use plan::{Ending, RunPlan, plan_orphan, plan_run};
 pub use reasons::AbandonReason;
 
 pub use crate::reasons::WaitReason;

@@ -4,7 +4,7 @@ use super::{
     AbandonReason, Block, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, TaskFolderFacts,
     TaskResult, UpdateFacts, WaitReason,
 };
-use crate::{Cause, FailureReason, StopCode, TaskEnd, TaskLimits, start_backoff};
+use crate::{Cause, FailureReason, StopCode, TaskEnd, TaskLimits, backoff::start_backoff};
 
 /// A Stack names its Update before it creates it, so a young Update may be named in a status that
 /// this reconciliation did not read. An Update that its Stack does not name after this time was
@@ -96,6 +96,18 @@ pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
         (None, Object::Found(update)) => unowned(facts, update, now),
         (None, Object::Gone) => Ok(RunPlan::Abandon(AbandonReason::Deleted)),
         (None, Object::Unreadable) => Ok(RunPlan::Abandon(AbandonReason::UpdateUnreadable)),
+    }
+}
+
+/// Decides what to do for a live task without a run: its launch lost it, or its run has ended and
+/// is recorded. A new task gets its run within moments.
+#[must_use]
+pub fn plan_orphan(created: Timestamp, start_seconds: u32, now: Timestamp) -> RunPlan {
+    let limits = TaskLimits { start_seconds, max_seconds: None };
+    if limits.must_have_begun(now.duration_since(created)) {
+        RunPlan::Stop("task owns no run".into())
+    } else {
+        RunPlan::Leave
     }
 }
 
@@ -264,6 +276,14 @@ fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, update: &UpdateFacts
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn task_without_a_run_is_stopped_once_it_must_have_one() {
+        let created = Timestamp::UNIX_EPOCH;
+        for (age, expected) in [(300, RunPlan::Leave), (301, RunPlan::Stop("task owns no run".into()))] {
+            assert_eq!(plan_orphan(created, 300, created + SignedDuration::from_secs(age)), expected, "{age}");
+        }
+    }
 
     #[test]
     fn waiting_update_is_requeued_unless_an_event_or_the_sweep_ends_its_wait() {
