@@ -10,7 +10,7 @@ use driftless_contract::{
     RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION,
     keys::{self, TreeFolder},
 };
-use driftless_core::{TaskShape, git_variables, repository, run::WaitReason};
+use driftless_core::{OwnSourceState, TaskShape, git_variables, repository, run::WaitReason};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::SignedDuration;
@@ -24,7 +24,6 @@ use crate::{
     read::{Read, read},
     request::Request,
     snapshot::{OWN_WORKSPACE, own_workspace, project_alone, source_of},
-    source::Source,
 };
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
@@ -109,9 +108,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
                 // A creation time is rounded down to whole seconds.
                 let since = update.creation_timestamp().map_or(self.now, |created| created.0 + SignedDuration::from_secs(1));
                 match self.own_source(&key, hint.hops, &own, Some(since)).await? {
-                    Source::There(artifact) => Some(fetched(name, &own, &artifact)),
-                    Source::Fetching(words) => return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}"))),
-                    Source::Failed { words, .. } => {
+                    OwnSourceState::There(artifact) => Some(fetched(name, &own, &artifact)),
+                    OwnSourceState::Fetching(words) => {
+                        return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}")));
+                    }
+                    OwnSourceState::Failed { words, .. } => {
                         return Err(Stop::Wait(WaitReason::SourceUnavailable, format!("{of}: {words}")));
                     }
                 }

@@ -3,12 +3,12 @@
 
 use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::LaunchHint;
-use driftless_core::run::WaitReason;
+use driftless_contract::{FetchedArtifact, LaunchHint};
+use driftless_core::{OwnSourceState, run::WaitReason};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 
-use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, facts::Run, identity, requeue_in, source::Source, spec};
+use crate::{Error, Launcher, Stop, WAIT_HOPS, WAIT_SECONDS, facts::Run, identity, requeue_in, spec};
 
 /// The number of waiting Updates of a source that are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
@@ -48,19 +48,19 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         let lacks_definition = matches!(definition, Err((WaitReason::TaskNotStarted | WaitReason::TaskRefused, _)));
         let (ready, passes) = match (&definition, &source) {
             (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account || lacks_definition),
-            (Ok(_), Some(Source::Fetching(words))) => (Err((WaitReason::SourceNotFetched, words.as_str())), true),
-            (Ok(_), Some(Source::Failed { words, terminal })) => {
+            (Ok(_), Some(OwnSourceState::Fetching(words))) => (Err((WaitReason::SourceNotFetched, words.as_str())), true),
+            (Ok(_), Some(OwnSourceState::Failed { words, terminal })) => {
                 (Err((WaitReason::SourceUnavailable, words.as_str())), !terminal)
             }
-            (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
+            (Ok(definition), Some(OwnSourceState::There(_)) | None) => (Ok(definition.as_str()), false),
         };
         let changed = workspace.set_ready(ready, passes, self.now);
         if changed {
             self.cluster.replace_status(&workspace).await?;
         }
         match source {
-            Some(Source::There(_)) => self.wake_updates_of_source(hint).await?,
-            Some(Source::Failed { .. }) if changed => self.wake_updates_of_source(hint).await?,
+            Some(OwnSourceState::There(_)) => self.wake_updates_of_source(hint).await?,
+            Some(OwnSourceState::Failed { .. }) if changed => self.wake_updates_of_source(hint).await?,
             _ => {}
         }
         if lacks_account && hint.hops < WAIT_HOPS { requeue_in(self.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
@@ -68,7 +68,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     /// The task definition of its runs, and the state of its own source, if it has one; or why it
     /// can have no runs.
-    async fn check_workspace(&self, hint: &LaunchHint, workspace: &Workspace) -> Result<(String, Option<Source>), Stop> {
+    async fn check_workspace(
+        &self,
+        hint: &LaunchHint,
+        workspace: &Workspace,
+    ) -> Result<(String, Option<OwnSourceState<FetchedArtifact>>), Stop> {
         let own = workspace.own_source().map_err(Stop::invalid)?;
         let (spec, _) = spec::runnable(workspace.clone());
         let task = spec.task("spec");

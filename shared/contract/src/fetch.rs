@@ -1,4 +1,4 @@
-use driftless_core::rest;
+use driftless_core::{FetchFacts, rest};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,19 @@ impl FetchOutcome {
         let took = SignedDuration::from_secs(self.took_seconds.into());
         let rest = rest(took, self.failures);
         if rest.is_zero() { self.at } else { self.at.checked_add(took + rest).unwrap_or(self.at) }
+    }
+
+    /// The facts for a decision about the source.
+    #[must_use]
+    pub fn facts(self) -> FetchFacts<FetchedArtifact> {
+        let (at, rests_until, failures) = (self.at, self.rests_until(), self.failures);
+        let failure = self.failure.map(|FetchFailure { message, terminal }| driftless_core::FetchFailure {
+            at: rests_until,
+            message,
+            terminal,
+            failures,
+        });
+        FetchFacts { at, rests_until, artifact: self.artifact, failure }
     }
 }
 

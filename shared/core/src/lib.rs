@@ -35,6 +35,7 @@ mod observe;
 mod operation;
 mod outputs;
 mod overdue;
+mod own_source;
 mod paths;
 mod plan;
 mod plan_summary;
@@ -84,6 +85,7 @@ pub use observe::observe;
 pub use operation::Operation;
 pub use outputs::{ExistingOutputs, Output, OutputData, OutputKind, OutputStep, output_data, output_keys, output_step};
 pub use overdue::TaskLimits;
+pub use own_source::{FetchFacts, OwnSourceState, refused_source};
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use plan_summary::{preview_summary, summary};
@@ -106,7 +108,7 @@ pub use shape::{
     Architecture, DefaultSize, FileSource, InitContainer, KeyToPath, Mount, MountedFiles, MountedObject, PodFields,
     RUNNER_VOLUME, SECRETS, SHARE, TaskFields, TaskShape,
 };
-pub use source::{FluxSource, SLOW_FETCH, Verification, fetch_again, is_answered, rest};
+pub use source::{FluxSource, SLOW_FETCH, Verification, is_answered, rest};
 pub use status::{
     CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
 };

@@ -205,7 +205,7 @@ pub(crate) fn fetch(
 /// When a failed fetch is retried, `None` if not before the source changes, and the message about
 /// both. A request from a user does not wait.
 #[must_use]
-pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (Option<Timestamp>, String) {
+pub(crate) fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (Option<Timestamp>, String) {
     let FetchFailure { at, message, terminal, failures } = failure;
     let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
     let due = match (insisted, terminal) {

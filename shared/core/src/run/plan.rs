@@ -104,11 +104,7 @@ pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
 #[must_use]
 pub fn plan_orphan(created: Timestamp, start_seconds: u32, now: Timestamp) -> RunPlan {
     let limits = TaskLimits { start_seconds, max_seconds: None };
-    if limits.must_have_begun(now.duration_since(created)) {
-        RunPlan::Stop("task owns no run".into())
-    } else {
-        RunPlan::Leave
-    }
+    if limits.must_have_begun(now.duration_since(created)) { RunPlan::Stop("task owns no run".into()) } else { RunPlan::Leave }
 }
 
 fn owned(facts: &RunFacts, object: &Object, since: Timestamp, now: Timestamp) -> Result<RunPlan, Need> {
