@@ -36,7 +36,7 @@ use driftless_contract::{
 };
 use driftless_core::{
     TaskShape, is_backing_off,
-    run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
+    run::{AbandonReason, Block, Completion, HandOver, RunPlan, WaitReason, hand_over, plan_run, run_violations},
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
@@ -141,18 +141,15 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         self.hint_recorder(hint, &run.update).await
     }
 
-    /// Has an Update released that was completed since the reconciliation that launched it. Its
-    /// Stack may have recorded the outcome before that, and then only this hint or the sweep
-    /// releases it. Without a Stack, the recorder does: after the deletion of a Stack, Kubernetes
-    /// removes the reference to it from an Update whose Workspace still exists.
+    /// Has an Update released that was completed since the reconciliation that launched it. The
+    /// recorder releases one without a Stack.
     async fn hint_completed(&self, hint: &LaunchHint, update: &Update) -> Result<(), Error> {
-        if !finalizer::is_on(update) {
-            return Ok(());
-        }
-        if update.stack(&self.settings.system_namespace).is_none() {
-            return self.hint_recorder(hint, update).await;
-        }
-        if let Some(next) = Hint::after(hint.hops, hint.update.clone()) {
+        let object = match hand_over(&update.facts(&self.settings.system_namespace, self.now), Completion::Earlier) {
+            HandOver::Nothing | HandOver::HintStack => return Ok(()),
+            HandOver::Release => return self.hint_recorder(hint, update).await,
+            HandOver::HintUpdate => hint.update.clone(),
+        };
+        if let Some(next) = Hint::after(hint.hops, object) {
             self.queues.hint(&next, 0).await?;
         }
         Ok(())

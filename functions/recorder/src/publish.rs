@@ -8,6 +8,7 @@ use driftless_contract::{
     FailureReason, Hint, Launch, Layer, ObjectKey, Outcome, RunHint, Verdict,
     keys::{self, TaskFolder},
 };
+use driftless_core::run::{Completion, HandOver, hand_over};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use kube::ResourceExt as _;
 
@@ -118,18 +119,20 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Recorder<'_, C, O, Q, T> {
 
     /// Hints the Stack of a complete Update, or releases an Update without a Stack.
     async fn hand_over(&self, hint: &RunHint, due: &Due, mut update: Update) -> Result<(), Error> {
-        if let Some(StackReference { name, namespace, .. }) = update.stack(&self.settings.system_namespace) {
-            let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
-            // After an interruption, the Stack may name another Update. A reconciliation of this
-            // one releases it and hints the Stack. A released one that asks for an expired log
-            // would be hinted in a loop.
-            let is_repaired = *due == Due::Repair && finalizer::is_on(&update);
-            let object = if is_repaired { hint.update.clone() } else { stack };
-            self.queues.hint(&Hint::new(object), 0).await?;
-        } else if finalizer::is_on(&update) {
-            // It has no Stack that must record it first.
-            finalizer::remove(&mut update);
-            self.cluster.patch_metadata(&update).await?;
+        let system = &self.settings.system_namespace;
+        let completion = if *due == Due::Repair { Completion::Repair } else { Completion::Event };
+        match hand_over(&update.facts(system, self.now), completion) {
+            HandOver::Nothing => {}
+            HandOver::HintStack => {
+                let Some(StackReference { name, namespace, .. }) = update.stack(system) else { return Ok(()) };
+                let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
+                self.queues.hint(&Hint::new(stack), 0).await?;
+            }
+            HandOver::HintUpdate => self.queues.hint(&Hint::new(hint.update.clone()), 0).await?,
+            HandOver::Release => {
+                finalizer::remove(&mut update);
+                self.cluster.patch_metadata(&update).await?;
+            }
         }
         Ok(())
     }

@@ -23,4 +23,4 @@ pub use plan::{Ending, RunPlan, plan_orphan, plan_run};
 pub use reasons::AbandonReason;
 
 pub use crate::reasons::WaitReason;
-pub use update::{UpdateEffect, plan_update};
+pub use update::{Completion, HandOver, UpdateEffect, hand_over, plan_update};

@@ -57,6 +57,46 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
     Ok(effects)
 }
 
+/// How a function finds a completed Update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The recorder completes it, after an event of its end.
+    Event,
+    /// The recorder completes it, as requested by a function: the handling of the event may have
+    /// been interrupted.
+    Repair,
+    /// The launcher finds it complete: it was completed since the reconciliation that hinted it.
+    Earlier,
+}
+
+/// What follows the completion of an Update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// Nothing.
+    Nothing,
+    /// Hint its Stack, which records it and releases it.
+    HintStack,
+    /// Hint the Update itself, whose reconciliation releases it and hints the Stack.
+    HintUpdate,
+    /// Remove Driftless's finalizer.
+    Release,
+}
+
+/// Decides what follows the completion of an Update. No Stack must record an Update without one:
+/// after the deletion of a Stack, Kubernetes removes the reference to it from an Update whose
+/// Workspace still exists. Its Stack may have recorded the outcome before a repair, and may name
+/// another Update since, and then only a hint for the Update, or the sweep, releases it. A released
+/// one that asks for an expired log would be hinted in a loop.
+#[must_use]
+pub fn hand_over(update: &UpdateFacts, completion: Completion) -> HandOver {
+    match (update.of_stack, update.finalizer, completion) {
+        (false, true, _) => HandOver::Release,
+        (true, true, Completion::Repair | Completion::Earlier) => HandOver::HintUpdate,
+        (true, true, Completion::Event) | (true, false, Completion::Event | Completion::Repair) => HandOver::HintStack,
+        (true, false, Completion::Earlier) | (false, false, _) => HandOver::Nothing,
+    }
+}
+
 impl UpdateFacts {
     /// Returns whether the sweep hints it. A live run is hinted only at its turn, because an event
     /// reports its end.
@@ -102,6 +142,21 @@ impl UpdateFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn completed_update_is_handed_over_to_what_releases_it() {
+        use Completion::{Earlier, Event, Repair};
+        use HandOver::{HintStack, HintUpdate, Nothing, Release};
+        for (of_stack, finalizer, expected) in [
+            (true, true, [HintStack, HintUpdate, HintUpdate]),
+            (true, false, [HintStack, HintStack, Nothing]),
+            (false, true, [Release; 3]),
+            (false, false, [Nothing; 3]),
+        ] {
+            let update = UpdateFacts { finalizer, of_stack, ..UpdateFacts::default() };
+            assert_eq!([Event, Repair, Earlier].map(|completion| hand_over(&update, completion)), expected, "{update:?}");
+        }
+    }
 
     #[test]
     fn stack_relaunches_its_run_only_after_a_change_or_if_unswept() {
