@@ -31,7 +31,7 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, Update, finalizer, uid_of};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Hint, Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunId, TaskSize, TriedArchitecture, VERSION,
+    Hint, Launch, LaunchHint, LaunchKind, MAX_HOPS, Owner, Refused, RunHint, RunId, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
@@ -69,11 +69,11 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
     async fn reconcile(&self, hint: &LaunchHint) -> Result<(), Error> {
         let key = &hint.update;
-        match key.kind.as_str() {
-            "Stack" | "Workspace" if !self.settings.watch().is_ours(self.cluster, &key.namespace).await? => return Ok(()),
-            "Stack" => return self.compare_inputs(key).await,
-            "Workspace" => return self.reconcile_workspace(hint).await,
-            _ => {}
+        match hint.kind() {
+            LaunchKind::Update => {}
+            _ if !self.settings.watch().is_ours(self.cluster, &key.namespace).await? => return Ok(()),
+            LaunchKind::Stack => return self.compare_inputs(key).await,
+            LaunchKind::Workspace => return self.reconcile_workspace(hint).await,
         }
         let Some(update) = self.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
         let mut run = Run::new(self.settings, hint, update, self.now);

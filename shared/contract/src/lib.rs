@@ -29,7 +29,7 @@ pub use driftless_core::{
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
-pub use message::{LaunchHint, RunHint, TaskHint};
+pub use message::{LaunchHint, LaunchKind, RunHint, TaskHint};
 pub use outputs::parsed;
 pub use plan::{PlanMode, PlanRecord, PlanRequest, RunPack};
 pub use report::{

@@ -16,7 +16,28 @@ pub struct LaunchHint {
     pub hops: u8,
 }
 
+/// The kind of object that a launch hint names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaunchKind {
+    /// An Update to launch.
+    Update,
+    /// A Workspace to check.
+    Workspace,
+    /// A Stack whose inputs are compared.
+    Stack,
+}
+
 impl LaunchHint {
+    /// The kind of the object.
+    #[must_use]
+    pub fn kind(&self) -> LaunchKind {
+        match self.update.kind.as_str() {
+            "Stack" => LaunchKind::Stack,
+            "Workspace" => LaunchKind::Workspace,
+            _ => LaunchKind::Update,
+        }
+    }
+
     /// Merges another message about the same object.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let same = self.update == other.update;
