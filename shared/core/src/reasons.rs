@@ -129,6 +129,20 @@ reasons! {
 }
 
 impl EventReason {
+    /// Returns whether an Event with this reason says how a run ended. It may become a comment on a
+    /// pull request.
+    #[must_use]
+    pub fn is_result(self) -> bool {
+        matches!(self, Self::StackCreated | Self::StackUpdateFailure)
+    }
+
+    /// Returns whether an Event with this reason may set a commit status. An update that starts is
+    /// no result, and Flux would show it as a success.
+    #[must_use]
+    pub fn is_verdict(self) -> bool {
+        self.is_result() || self == Self::RevisionSkipped
+    }
+
     /// The command of `kubectl driftless` that shows more about the Stack of an Event with this
     /// reason.
     #[must_use]

@@ -30,13 +30,6 @@ const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
 /// `events.k8s.io`, which Driftless uses.
 const MAX_TEXT: usize = 1024;
 
-/// The reasons that may set a commit status. An update that starts is no result, and Flux would
-/// show it as a success.
-const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
-
-/// The reasons that may become a comment on a pull request: how a run ended.
-const RESULTS: [&str; 2] = ["StackCreated", "StackUpdateFailure"];
-
 /// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of
 /// Driftless, with `managedFields` of any depth.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -113,27 +106,28 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     let text = |text: &Option<String>| text.as_deref().map(cut).unwrap_or_default();
     let regarding = event.regarding.clone().unwrap_or_default();
     let (name, reason) = (text(&regarding.name), text(&event.reason));
+    let known = EventReason::parse(&reason);
     let time = event.event_time.as_ref().map(|time| time.0);
     let time = time.or(event.metadata.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
     // Flux drops an event with the same message and token as one in the last five minutes. The
     // token makes two equal failures two events.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
     let annotation = |name| event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
-    let number = annotation(CHANGE_REQUEST).filter(|_| RESULTS.contains(&reason.as_str()));
+    let number = annotation(CHANGE_REQUEST).filter(|_| known.is_some_and(EventReason::is_result));
     if let Some(number) = number.and_then(|number| ChangeRequest::parse(number)) {
         metadata.insert(CHANGE_REQUEST.to_owned(), json!(number.to_string()));
     }
     if let Some(revision) = annotation(EVENT_REVISION) {
         let revision = &cut(revision);
         metadata.insert(format!("{GROUP}/revision"), json!(revision));
-        if let Some(commit) = commit(revision).filter(|_| VERDICTS.contains(&reason.as_str())) {
+        if let Some(commit) = commit(revision).filter(|_| known.is_some_and(EventReason::is_verdict)) {
             metadata.insert(format!("{EVENTS_GROUP}/commit"), json!(commit));
         }
     }
     // The Event's own namespace and not that of the object it names: a user who may write Events
     // here may only report on this namespace.
     let namespace = text(&event.metadata.namespace);
-    if let Some(command) = command(&reason, &namespace, &name) {
+    if let Some(command) = command(known, &namespace, &name) {
         metadata.insert(format!("{GROUP}/command"), json!(command));
     }
     FluxEvent {
@@ -150,12 +144,12 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
 
 /// The command that shows more about the Stack. `None` for an unknown reason, and for a name that
 /// no object has: the Event may be forged, and people paste the command into a shell.
-fn command(reason: &str, namespace: &str, name: &str) -> Option<String> {
+fn command(reason: Option<EventReason>, namespace: &str, name: &str) -> Option<String> {
     let is_name = |name: &str| {
         let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
         name.bytes().all(is_allowed) && name.starts_with(|first: char| first.is_ascii_alphanumeric())
     };
-    let reason = EventReason::parse(reason).filter(|_| is_name(namespace) && is_name(name))?;
+    let reason = reason.filter(|_| is_name(namespace) && is_name(name))?;
     Some(format!("kubectl driftless {} {name} --namespace {namespace}", reason.command()))
 }
 
@@ -240,16 +234,17 @@ mod tests {
 
     #[test]
     fn command_is_made_of_known_reasons_and_valid_names_only() {
-        assert_eq!(command("DriftDetected", "shop", "a.b-1").unwrap(), "kubectl driftless diff a.b-1 --namespace shop");
+        let detected = Some(EventReason::DriftDetected);
+        assert_eq!(command(detected, "shop", "a.b-1").unwrap(), "kubectl driftless diff a.b-1 --namespace shop");
         for (reason, namespace, name) in [
-            ("Unknown", "shop", "app"),
-            ("DriftDetected", "shop", "app; rm -rf ~"),
-            ("DriftDetected", "shop", "$(id)"),
-            ("DriftDetected", "shop", "--kubeconfig"),
-            ("DriftDetected", "shop", ""),
-            ("DriftDetected", "", "app"),
+            (EventReason::parse("Unknown"), "shop", "app"),
+            (detected, "shop", "app; rm -rf ~"),
+            (detected, "shop", "$(id)"),
+            (detected, "shop", "--kubeconfig"),
+            (detected, "shop", ""),
+            (detected, "", "app"),
         ] {
-            assert_eq!(command(reason, namespace, name), None, "{reason} {namespace} {name}");
+            assert_eq!(command(reason, namespace, name), None, "{reason:?} {namespace} {name}");
         }
     }
 
