@@ -143,11 +143,8 @@ pub async fn collect<O: Objects, Q: Queues>(
     loop {
         let page = objects.list_after(&prefix, seam.as_ref().map_or("", |(key, _)| key)).await?;
         let Some(last) = page.last().cloned() else { break };
-        let listing = seam
-            .iter()
-            .filter(|(key, _)| key.ends_with("/manifest"))
-            .chain(&page)
-            .map(|(key, modified)| (key.as_str(), *modified));
+        let listing =
+            seam.iter().filter(|(key, _)| keys::is_manifest(key)).chain(&page).map(|(key, modified)| (key.as_str(), *modified));
         for (folder, tree) in keys::stored_trees(listing) {
             if settings.retention.has_expired(tree, now)
                 && let Some(source) = keys::source_of_trees(name, &folder)

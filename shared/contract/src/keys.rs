@@ -49,12 +49,20 @@ folder! {
     TreeFolder
 }
 
+const MANIFEST: &str = "manifest";
+
+/// Returns whether a key is that of a tree's manifest.
+#[must_use]
+pub fn is_manifest(key: &str) -> bool {
+    key.rsplit_once('/').is_some_and(|(_, name)| name == MANIFEST)
+}
+
 impl TreeFolder {
     /// The key of the tree's manifest. The manifest is written last: a tree is stored if it is
     /// there.
     #[must_use]
     pub fn manifest(&self) -> String {
-        format!("{self}manifest")
+        format!("{self}{MANIFEST}")
     }
 
     /// The key of the tree's pack, which holds the content of its files.
@@ -112,7 +120,7 @@ pub fn stored_trees<'a>(listing: impl IntoIterator<Item = (&'a str, Timestamp)>)
         let Some((folder, name)) = key.rsplit_once('/') else { continue };
         let folder = TreeFolder(format!("{folder}/"));
         match name {
-            "manifest" => trees.entry(folder).or_default().manifest = Some(modified),
+            MANIFEST => trees.entry(folder).or_default().manifest = Some(modified),
             "pack" => trees.entry(folder).or_default().pack = Some(modified),
             _ => {}
         }

@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
+use driftless_contract::keys;
 use driftless_core::DefaultSize;
 use serde_json::json;
 
@@ -157,6 +158,16 @@ fn exit_codes_of_the_check_in_a_task_have_a_meaning() {
     assert_eq!(violated("init container prove: exit code 14"), Some("a task can write into another's folder"));
     for other in ["init container prove: exit code 1", "CannotPullContainerError"] {
         assert_eq!(violated(other), None);
+    }
+}
+
+#[test]
+fn check_in_a_task_reads_and_writes_the_keys_of_the_contract() {
+    let script = include_str!("scoping.py");
+    let own = keys::task("AROA", "t").spec().replace("AROA:t", "{userid}");
+    let other = keys::task("AROA", "t").progress().replace("AROA:t", "{userid.split(':')[0]}:{'0' * 32}");
+    for key in [own, other] {
+        assert!(script.contains(&format!("f\"{key}\"")), "{key}");
     }
 }
 
