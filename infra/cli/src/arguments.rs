@@ -97,8 +97,8 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         last: Option<NonZeroUsize>,
     },
-    /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its
-    /// URL. Ctrl-C ends it.
+    /// Serves a page on loopback that shows the Stacks, their runs and their logs, prints its URL,
+    /// and opens it in the browser if the output is a terminal of a desktop. Ctrl-C ends it.
     Ui {
         /// Show the Stacks of all namespaces.
         #[arg(long, short = 'A')]
@@ -106,6 +106,12 @@ pub enum Command {
         /// The port of 127.0.0.1; a free one without it.
         #[arg(long, default_value_t = 0, hide_default_value = true)]
         port: u16,
+        /// Open the browser even if the output is no terminal, or no display is found.
+        #[arg(long)]
+        browser: bool,
+        /// Open no browser.
+        #[arg(long, conflicts_with = "browser")]
+        no_browser: bool,
         /// The namespace of Driftless itself.
         #[arg(long, default_value = "driftless-system")]
         system_namespace: String,

@@ -30,6 +30,8 @@ pub struct Terminal<'a> {
     pub program: &'a str,
     /// The style of the output.
     pub style: Style,
+    /// Whether the output is a terminal of a desktop, which has a browser.
+    pub has_desktop: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
     /// Prints output.
@@ -76,7 +78,7 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
             let server = ui::Server::bind(port).await?;
             (terminal.out)(&format!("{}\n", server.url()));
             (terminal.note)("the URL contains the key of this page; keep it secret; stop the page with Ctrl-C");
-            server.serve(page).await?;
+            server.serve(page, (browser || terminal.has_desktop) && !no_browser, &mut *terminal.note).await?;
         }
         command => Box::pin(in_cluster(&open(&connection).await?, command, terminal)).await?,
     }

@@ -45,7 +45,11 @@ async fn main() -> ExitCode {
         process::exit(failure);
     };
     let mut note = |text: &str| eprintln!("{}", notes.wrap(&clean(text)));
-    let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };
+    // Without a display, xdg-open starts a browser of the terminal.
+    let has_display =
+        ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| env::var_os(name).is_some_and(|display| !display.is_empty()));
+    let has_desktop = style.columns.is_some() && (has_display || cfg!(not(target_os = "linux")));
+    let mut terminal = Terminal { program, style, has_desktop, now, out: &mut out, note: &mut note };
     match run(arguments, &mut terminal).await {
         Ok(code) => code,
         Err(error) => {

@@ -284,6 +284,7 @@ async fn printed(arguments: &[&str]) -> (driftless_cli::Result<()>, String, Stri
     let mut terminal = Terminal {
         program: "kubectl-driftless",
         style: PLAIN,
+        has_desktop: false,
         now,
         out: &mut |text| out += text,
         note: &mut |note| notes.extend([note, "\n"]),

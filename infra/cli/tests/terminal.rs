@@ -8,11 +8,12 @@ mod support;
 
 use std::{
     env,
-    fs::{self, File},
-    io,
-    net::TcpListener,
+    fs::{self, File, Permissions},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
-    process::{self, Command, Output, Stdio},
+    process::{self, Child, Command, Output, Stdio},
     thread,
 };
 
@@ -124,6 +125,78 @@ fn colours_appear_on_a_terminal_without_no_color_only() {
     assert!(!seen(&kubeconfig, "get", &[("TERM", "dumb")]).contains('\u{1b}'));
     let piped = ended(&kubeconfig, "get", Stdio::piped()).stdout;
     assert!(!piped.is_empty() && !piped.contains(&0x1b), "a pipe has no colours");
+}
+
+/// Starts `ui`, and ends it after a while if nothing else does. `PATH` has only programs of the
+/// folder.
+fn page(folder: &Path, arguments: &[&str]) -> Child {
+    let mut timeout = Command::new("/usr/bin/timeout");
+    timeout.args(["60", env!("CARGO_BIN_EXE_kubectl-driftless"), "ui"]).args(arguments);
+    timeout.env("KUBECONFIG", serve(folder)).env("PATH", folder).env("DISPLAY", ":0").env("TMPDIR", folder);
+    timeout.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// An opener of files in the folder. It keeps what it is to open, with its permissions, and then
+/// ends the program that called it with Ctrl-C.
+fn opener(folder: &Path) {
+    let at = folder.display();
+    let script = format!(
+        "#!/bin/sh\nexport PATH=/usr/bin:/bin\nstat -c %a \"$1\" >{at}/opened\ncat \"$1\" >>{at}/opened\nkill -INT $PPID\n"
+    );
+    fs::write(folder.join("xdg-open"), script).unwrap();
+    fs::set_permissions(folder.join("xdg-open"), Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn page_is_opened_in_the_browser_by_a_private_file_that_leads_to_it() {
+    let folder = TempDir::new().unwrap();
+    opener(folder.path());
+    let ended = page(folder.path(), &["--browser"]).wait_with_output().unwrap();
+    let url = String::from_utf8(ended.stdout).unwrap();
+    assert!(ended.status.success() && url.contains("/?token="), "{:?} {url}", ended.status);
+    let opened = fs::read_to_string(folder.path().join("opened")).unwrap();
+    let lead = format!("600\n<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={}\">\n", url.trim());
+    assert_eq!(opened, lead);
+    let left = fs::read_dir(folder.path()).unwrap().filter(|entry| entry.as_ref().unwrap().path().extension().is_some());
+    assert_eq!(left.count(), 0, "the file is deleted");
+}
+
+#[test]
+fn page_is_opened_from_a_terminal_of_a_desktop() {
+    let folder = TempDir::new().unwrap();
+    opener(folder.path());
+    let kubeconfig = serve(folder.path());
+    let path = folder.path().to_string_lossy();
+    let shown = seen(&kubeconfig, "ui", &[("DISPLAY", ":0"), ("PATH", &*format!("{path}:/usr/bin:/bin")), ("TMPDIR", &path)]);
+    let opened = fs::read_to_string(folder.path().join("opened")).unwrap();
+    let url = shown.lines().find(|line| line.contains("/?token=")).unwrap();
+    assert!(opened.contains(url), "{opened}");
+}
+
+#[test]
+fn page_is_served_without_a_browser() {
+    for (arguments, note) in [
+        (["--browser"].as_slice(), "no browser was opened: cannot run xdg-open: No such file or directory"),
+        // The output is no terminal.
+        (&[], ""),
+        (&["--no-browser"], ""),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let mut child = page(folder.path(), arguments);
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        let address = url.trim_start_matches("http://").split('/').next().unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET / HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.contains(" 403 "), "it has no token: {response}");
+        // The first request is answered after the opener was called.
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+        let notes: Vec<_> = said.lines().skip(1).collect();
+        assert!(notes.concat().starts_with(note) && notes.is_empty() == note.is_empty(), "{arguments:?}: {said}");
+    }
 }
 
 #[test]

@@ -241,7 +241,7 @@ async fn diff_says_that_a_log_has_no_new_link() {
     let command = Arguments::try_parse_from(["kubectl-driftless", "logs", "update/shop-preview-k9d2m"]).unwrap().command;
     let (mut out, mut notes) = (String::new(), Vec::new());
     let (style, out, note) = (Style::default(), &mut |text: &str| out += text, &mut |note: &str| notes.push(note.to_owned()));
-    let mut terminal = Terminal { program: "driftless", style, now, out, note };
+    let mut terminal = Terminal { program: "driftless", style, has_desktop: false, now, out, note };
     Box::pin(in_cluster(&cluster, command, &mut terminal)).await.unwrap();
     assert!(notes.len() == 1 && notes[0].contains("no new one can be requested"), "{notes:?}");
     assert_eq!(written.lock().unwrap().len(), 1);

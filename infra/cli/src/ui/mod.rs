@@ -1,6 +1,7 @@
 //! `ui`: a page on loopback that shows the fleet and each Stack, with the rights of the user. It
 //! only reads, except that it requests new links to logs.
 
+pub mod browser;
 pub mod fleet;
 pub mod graph;
 pub mod guard;
@@ -68,10 +69,30 @@ impl Server {
         self.guard.url()
     }
 
-    /// Serves the page until the process ends.
-    pub async fn serve(self, page: Page) -> Result<()> {
-        let served = axum::serve(self.listener, router(page, self.guard)).await;
-        served.map_err(|error| Error::failed(format!("cannot serve the page: {error}")))
+    /// Serves the page until Ctrl-C. With `opens`, opens it in the browser, or notes why it cannot.
+    pub async fn serve(self, page: Page, opens: bool, note: &mut dyn FnMut(&str)) -> Result<()> {
+        let url = self.url();
+        // The file of the browser is deleted when this ends.
+        let opened = async {
+            let file = opens.then(|| browser::redirect(&url));
+            let opened = match &file {
+                Some(Ok(file)) => browser::open(file.path()).await,
+                Some(Err(error)) => Err(format!("cannot write a file that leads to the page: {error}")),
+                None => Ok(()),
+            };
+            if let Err(why) = opened {
+                note(&format!("no browser was opened: {why}; open the URL yourself"));
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            Ok(()) = tokio::signal::ctrl_c() => Ok(()),
+            () = opened => Ok(()),
+            served = axum::serve(self.listener, router(page, self.guard)) => {
+                served.map_err(|error| Error::failed(format!("cannot serve the page: {error}")))
+            }
+        }
     }
 }
 

@@ -47,7 +47,7 @@ async fn printed(team: &Namespace<'_>, arguments: &[&str]) -> Result<Printed> {
     let cluster = Cluster::of(team.world.client.clone(), &*team.name);
     let (mut text, mut notes) = (String::new(), String::new());
     let (out, note) = (&mut |part: &str| text += part, &mut |note: &str| notes.extend([note, "\n"]));
-    let mut terminal = Terminal { program: "kubectl-driftless", style: Style::default(), now, out, note };
+    let mut terminal = Terminal { program: "kubectl-driftless", style: Style::default(), has_desktop: false, now, out, note };
     let done = match command {
         Command::Diff { stack, output } => {
             let done = Box::pin(diff(&cluster, &stack, output, &mut terminal)).await;
