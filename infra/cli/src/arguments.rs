@@ -251,17 +251,42 @@ pub enum Command {
     ///
     /// --context names the only cluster to check; without it, all that the installation serves. The
     /// canary is a Stack in --namespace.
-    Doctor(Doctor),
+    Doctor {
+        /// What to check.
+        #[command(flatten)]
+        doctor: Doctor,
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
     /// Says what becomes of the objects of the Pulumi Kubernetes Operator, with kubectl.
     ///
     /// Exit codes: 0 none is refused; 1 one is; 2 they cannot be read.
-    Migrate,
+    Migrate {
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
     /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is
     /// assumed.
-    Cost(Cost),
+    Cost {
+        /// The installation.
+        #[command(flatten)]
+        cost: Cost,
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
     /// Says what a load needs of an installation, and what limits it first; docs/scale.md says what
     /// is assumed.
-    Capacity(Capacity),
+    Capacity {
+        /// The load.
+        #[command(flatten)]
+        capacity: Capacity,
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
     /// Prints the completion script of a shell.
     Completion {
         /// The shell.

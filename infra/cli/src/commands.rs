@@ -55,25 +55,39 @@ impl Terminal<'_> {
 pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
     match command {
         Command::Completion { shell } => (terminal.out)(&completion(shell, terminal.program)),
-        Command::Cost(cost) => (terminal.out)(&format!("{}\n", cost.bill())),
-        Command::Capacity(capacity) => (terminal.out)(&format!("{}\n", capacity.demand())),
-        Command::Doctor(doctor) => {
+        Command::Cost { cost, output } => {
+            let bill = cost.bill();
+            terminal.show(&bill.document(), output, |_, _, _| format!("{bill}\n"))?;
+        }
+        Command::Capacity { capacity, output } => {
+            let demand = capacity.demand();
+            terminal.show(&demand.document(), output, |_, _, _| format!("{demand}\n"))?;
+        }
+        Command::Doctor { doctor, output } => {
             let namespace = connection.namespace.as_deref().unwrap_or("default");
             let Terminal { out, style, .. } = terminal;
-            let worst = doctor.run(&kubectl(&connection), namespace, &mut |text| out(&style.wrap(text)));
-            return Ok(exit_code(worst != Level::Fail));
+            // The text of a section does not wait for the next one; a document is printed whole.
+            let diagnosis = doctor.run(&kubectl(&connection), namespace, &mut |section| {
+                if output.output.is_none() {
+                    out(&style.wrap(&section.to_string()));
+                }
+            });
+            if let Some(format) = output.output {
+                out(&formatted(&diagnosis, format)?);
+            }
+            return Ok(exit_code(diagnosis.level != Level::Fail));
         }
-        Command::Migrate => {
-            let Terminal { out, style, .. } = terminal;
-            let scanned = driftless_doctor::command::migrate(&kubectl(&connection), &mut |text| out(&style.wrap(text)));
-            return scanned.map(exit_code).map_err(Error::Unknown);
+        Command::Migrate { output } => {
+            let migration = driftless_doctor::command::migrate(&kubectl(&connection)).map_err(Error::Unknown)?;
+            terminal.show(&migration, output, |migration, _, _| migration.to_string())?;
+            return Ok(exit_code(migration.counts.refused == 0));
         }
         Command::Diff { stack, output } => {
             let unknown = |error: Error| Error::Unknown(error.to_string());
             let cluster = open(&connection).await.map_err(unknown)?;
             return diff(&cluster, &stack, output, terminal).await.map_err(unknown);
         }
-        Command::Ui { all_namespaces, port, system_namespace } => {
+        Command::Ui { all_namespaces, port, browser, no_browser, system_namespace } => {
             let page = ui::Page { cluster: open(&connection).await?, all_namespaces, system_namespace, now: terminal.now };
             let server = ui::Server::bind(port).await?;
             (terminal.out)(&format!("{}\n", server.url()));
@@ -169,11 +183,11 @@ pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Term
             Ok(())
         }
         Command::Completion { .. }
-        | Command::Capacity(_)
-        | Command::Cost(_)
+        | Command::Capacity { .. }
+        | Command::Cost { .. }
         | Command::Diff { .. }
-        | Command::Doctor(_)
-        | Command::Migrate
+        | Command::Doctor { .. }
+        | Command::Migrate { .. }
         | Command::Ui { .. } => Ok(()),
     }
 }

@@ -34,7 +34,7 @@ async fn main() -> ExitCode {
     // Notes and errors have lines of their own, also where the output is a file.
     let notes = Style { columns: terminal_size_of(io::stderr()).map(columns), ..Style::default() };
     // 1 is an answer of these: there is a difference, or a refused object.
-    let failure = if matches!(arguments.command, Command::Diff { .. } | Command::Migrate) { 2 } else { 1 };
+    let failure = if matches!(arguments.command, Command::Diff { .. } | Command::Migrate { .. }) { 2 } else { 1 };
     let mut out = |text: &str| {
         let Err(error) = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) else { return };
         // The reader of a pipe, such as `head`, has enough.

@@ -29,6 +29,9 @@ fn doctor_names_what_is_wrong_and_its_remedy() {
     let (text, code) = printed(&["doctor", "--context", "shop"]);
     golden("doctor", &text);
     assert_eq!(code, Some(1), "something does not work");
+    let (text, code) = printed(&["doctor", "--context", "shop", "-o", "json"]);
+    golden("doctor-json", &text);
+    assert_eq!(code, Some(1), "the format changes no exit code");
     let (text, code) = printed(&["doctor", "--context", "shop", "--only", "canary"]);
     assert_eq!(code, Some(0), "a warning is no failure: {text}");
 }
@@ -38,6 +41,9 @@ fn migrate_reports_each_object_of_the_operator() {
     let (text, code) = printed(&["migrate", "--context", "shop"]);
     golden("migrate", &text);
     assert_eq!(code, Some(1), "an object is refused");
+    let (text, code) = printed(&["migrate", "--context", "shop", "-o", "yaml"]);
+    golden("migrate-yaml", &text);
+    assert_eq!(code, Some(1), "the format changes no exit code");
 }
 
 #[test]
@@ -57,6 +63,9 @@ fn cost_and_capacity_are_those_of_make() {
     ] {
         let (text, code) = printed(&[&[name], arguments].concat());
         golden(name, &text);
+        assert_eq!(code, Some(0));
+        let (text, code) = printed(&[&[name], arguments, &["-o", "json"]].concat());
+        golden(&format!("{name}-json"), &text);
         assert_eq!(code, Some(0));
     }
 }

@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use crate::cost::{HOURS, LOOK_SECONDS, Load, RUN_S3_CALLS, START_MINUTES, SWEEP_SECONDS_PER_STACK};
+use serde_json::{Value, json};
+
+use crate::cost::{HOURS, LOOK_SECONDS, Load, RUN_S3_CALLS, START_MINUTES, SWEEP_SECONDS_PER_STACK, networks, rounded};
 
 /// The messages of a first run of a Stack for the reconciler, the fetcher, the launcher and the
 /// recorder, as `bench calls` prints them. Their sum is [`crate::cost::RUN_INVOCATIONS`].
@@ -174,6 +176,42 @@ impl Demand {
     }
 }
 
+impl Demand {
+    /// The limit that a growing load reaches first, and the Stacks or the runs an hour that reach
+    /// it.
+    fn first_limit(&self) -> Option<(Limit, f64)> {
+        let first = self.limits().into_iter().max_by(|a, b| (a.used / a.of).total_cmp(&(b.used / b.of)))?;
+        let base = if first.by_stacks { self.load.stacks } else { self.runs_per_second() * 3600.0 };
+        let at = base * first.of / first.used;
+        Some((first, at))
+    }
+
+    /// What the load needs, for a script.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        let parameter = |((mapping, rate), set): ((&Mapping, f64), f64)| {
+            let Mapping { concurrency, default, .. } = mapping;
+            json!({
+                "name": concurrency, "messagesPerSecond": rounded(rate, 3), "needed": mapping.needed(rate), "default": default,
+                "set": set,
+            })
+        };
+        let parameters: Vec<_> = MAPPINGS.iter().zip(self.rates()).zip(self.concurrency()).map(parameter).collect();
+        let limit = |Limit { name, used, of, .. }: &Limit| json!({ "name": name, "used": rounded(*used, 3), "of": of, "percent": rounded(used / of * 100.0, 1) });
+        let first = self.first_limit().map(|(Limit { name, used, of, by_stacks }, at)| {
+            let unit = if by_stacks { "stacks" } else { "runsPerHour" };
+            json!({ "name": name, "exceeded": used > of, "at": at.round(), "unit": unit })
+        });
+        json!({
+            "parameters": parameters,
+            "limits": self.limits().iter().map(limit).collect::<Vec<_>>(),
+            "kubernetesCallsPerSecond": rounded(self.kubernetes_calls(), 3),
+            "usdPerMonth": networks(self.load.bill().within(HOURS)),
+            "firstLimit": first,
+        })
+    }
+}
+
 impl fmt::Display for Demand {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(formatter, "{:<24}{:>12}{:>9}{:>9}{:>8}", "parameter", "messages/s", "needed", "default", "set")?;
@@ -182,20 +220,17 @@ impl fmt::Display for Demand {
             writeln!(formatter, "{concurrency:<24}{rate:>12.2}{:>9}{default:>9}{set:>8}", mapping.needed(rate))?;
         }
         writeln!(formatter, "\n{:<44}{:>10}{:>10}{:>8}", "limit", "used", "of", "%")?;
-        let limits = self.limits();
-        for Limit { name, used, of, .. } in &limits {
+        for Limit { name, used, of, .. } in self.limits() {
             writeln!(formatter, "{name:<44}{used:>10.1}{of:>10}{:>8.1}", used / of * 100.0)?;
         }
         let name = "Kubernetes API: calls a second of a cluster";
         writeln!(formatter, "{name:<44}{:>10.1}{:>10}{:>8}", self.kubernetes_calls(), "-", "-")?;
         let [nat, public] = self.load.bill().within(HOURS);
         writeln!(formatter, "\nUSD a month: {nat:.0} behind NAT, {public:.0} with public addresses (make cost)")?;
-        let first = limits.iter().max_by(|a, b| (a.used / a.of).total_cmp(&(b.used / b.of)));
-        let Some(Limit { name, used, of, by_stacks }) = first else { return Ok(()) };
-        let runs_per_hour = self.runs_per_second() * 3600.0;
-        let (base, unit) = if *by_stacks { (self.load.stacks, "Stacks") } else { (runs_per_hour, "runs an hour") };
+        let Some((Limit { name, used, of, by_stacks }, at)) = self.first_limit() else { return Ok(()) };
+        let unit = if by_stacks { "Stacks" } else { "runs an hour" };
         let state = if used > of { "exceeded" } else { "reached" };
-        write!(formatter, "first limit: {name}, {state} at {:.0} {unit}", base * of / used)
+        write!(formatter, "first limit: {name}, {state} at {at:.0} {unit}")
     }
 }
 
@@ -203,10 +238,8 @@ impl fmt::Display for Demand {
 mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
-    use driftless_core::DefaultSize;
-    use serde_json::Value;
-
     use super::*;
+    use driftless_core::DefaultSize;
 
     fn demand(stacks: f64, runs_per_hour: f64) -> Demand {
         let load = Load {

@@ -1,4 +1,4 @@
-//! The commands `doctor`, `migrate`, `cost` and `capacity`: their arguments, and what they print.
+//! The commands `doctor`, `migrate`, `cost` and `capacity`: their arguments, and their results.
 
 use std::time::Duration;
 
@@ -6,21 +6,19 @@ use clap::{Args, ValueEnum, builder::FalseyValueParser};
 use driftless_core::DefaultSize;
 
 use crate::{
-    Finding, Level,
+    Diagnosis, Finding, Level, Section,
     canary::Canary,
     capacity::{Demand, quota},
     cluster,
     cost::{Bill, IMAGE_MIB, Load},
     installation::{self, Installation},
-    migrate::{self, Objects, Verdict},
+    migrate::{Migration, Objects},
     tools::{Aws, Kubectl},
 };
 
-/// Prints a part of the output.
-pub type Print<'a> = &'a mut dyn FnMut(&str);
-
 /// The arguments of `doctor`.
 #[derive(Debug, Args)]
+#[group(skip)]
 pub struct Doctor {
     /// The installation: the name of its stack.
     #[arg(long, env = "STACK", default_value = "driftless")]
@@ -58,39 +56,38 @@ pub enum Part {
 impl Doctor {
     /// Checks the installation, and the cluster of the context of `kubectl`, or all that the
     /// installation serves if it has none. The canary is in `namespace`, which must allow runs.
-    /// Returns the worst level.
-    pub fn run(&self, kubectl: &Kubectl, namespace: &str, print: Print<'_>) -> Level {
-        let mut worst = Level::Ok;
-        let mut show = |title: &str, findings: &[Finding]| {
-            print(&format!("== {title}\n"));
-            for finding in findings {
-                print(&format!("{finding}\n"));
-                worst = worst.max(finding.level);
-            }
+    /// Shows each section as soon as it is complete.
+    pub fn run(&self, kubectl: &Kubectl, namespace: &str, show: &mut dyn FnMut(&Section)) -> Diagnosis {
+        let mut sections: Vec<Section> = Vec::new();
+        let mut show = |title: &str, findings: Vec<Finding>| {
+            let section = Section { title: title.to_owned(), findings };
+            show(&section);
+            sections.push(section);
         };
         let checks = |part| self.only.contains(&part);
         let aws = Aws { region: self.region.clone() };
         let mut found = Installation::default();
         if checks(Part::Aws) {
             let (findings, installation) = installation::examine(&aws, &self.stack);
-            show("AWS", &findings);
+            show("AWS", findings);
             found = installation;
         }
         let clusters = kubectl.context.as_ref().map_or_else(|| found.clusters.clone(), |cluster| vec![cluster.clone()]);
         for name in &clusters {
             let kubectl = Kubectl { context: Some(name.clone()), ..kubectl.clone() };
             if checks(Part::Cluster) {
-                show(&format!("cluster {name}"), &cluster::examine(&kubectl, &aws, name, &found));
+                show(&format!("cluster {name}"), cluster::examine(&kubectl, &aws, name, &found));
             }
             if checks(Part::Canary) {
-                show(&format!("canary in {name}"), &self.canary(&kubectl, &aws, namespace));
+                show(&format!("canary in {name}"), self.canary(&kubectl, &aws, namespace));
             }
         }
         if clusters.is_empty() {
             let remedy = "name a context with --context, or with make doctor CLUSTER=…";
-            show("clusters", &[Finding::fail("no cluster to check", "the installation names no cluster", remedy)]);
+            show("clusters", vec![Finding::fail("no cluster to check", "the installation names no cluster", remedy)]);
         }
-        worst
+        let level = sections.iter().flat_map(|section| &section.findings).map(|finding| finding.level).max();
+        Diagnosis { level: level.unwrap_or(Level::Ok), sections }
     }
 
     fn canary(&self, kubectl: &Kubectl, aws: &Aws, namespace: &str) -> Vec<Finding> {
@@ -103,44 +100,16 @@ impl Doctor {
     }
 }
 
-/// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and prints how each would run.
-/// Returns whether none is refused; `Err` has kubectl's message.
-pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
+/// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and reports how each would
+/// run. `Err` has kubectl's message.
+pub fn migrate(kubectl: &Kubectl) -> Result<Migration, String> {
     let objects = Objects::read(kubectl).map_err(|why| format!("cannot read the objects: {why}"))?;
-    let reports = migrate::scan(&objects);
-    for report in &reports {
-        print(&format!("{report}\n"));
-    }
-    let of = |verdict| reports.iter().filter(|report| report.verdict() == verdict).count();
-    let refused = of(Verdict::Refused);
-    print(&format!(
-        "== {} same, {} better, {} different, {refused} refused\n",
-        of(Verdict::Same),
-        of(Verdict::Better),
-        of(Verdict::Different)
-    ));
-    let bare = migrate::without_image(&objects);
-    if !bare.is_empty() {
-        print(&format!(
-            "== {} without an image: their runs lack kubectl, helm, the cloud CLIs and other languages of PKO's image\n",
-            bare.len()
-        ));
-        for object in bare {
-            print(&format!("           {object}\n"));
-        }
-        let command = "make deploy PARAMETERS=RuntimeImages= keeps the large image for all (docs/migration.md, Images)";
-        print(&format!("             do: {command}\n"));
-    }
-    print(
-        "not checked: roles of EKS Pod Identity and of nodes, which a task does not have (use eks.amazonaws.com/role-arn); a \
-         backend file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states \
-         (docs/migration.md)\n",
-    );
-    Ok(refused == 0)
+    Ok(Migration::of(&objects))
 }
 
 /// The arguments of `cost`.
 #[derive(Clone, Copy, Debug, Args)]
+#[group(skip)]
 pub struct Cost {
     /// The number of runs a day, of all Stacks together.
     #[arg(long, env = "RUNS_PER_DAY", default_value = "50")]
@@ -159,6 +128,7 @@ impl Cost {
 
 /// The arguments of `capacity`.
 #[derive(Clone, Copy, Debug, Args)]
+#[group(skip)]
 pub struct Capacity {
     /// The number of runs an hour, of all Stacks together.
     #[arg(long, env = "RUNS_PER_HOUR", default_value = "10")]

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use driftless_core::DefaultSize;
+use serde_json::{Value, json};
 
 /// On-demand prices of us-east-1 in USD, without free tiers.
 pub mod price {
@@ -209,6 +210,33 @@ impl Bill {
         let sum = |lines: &[Line], network: usize| lines.iter().map(|(_, cost)| cost[network]).sum::<f64>();
         [0, 1].map(|network| (sum(&self.idle, network) + sum(&self.watched, network)) * hours / HOURS + sum(&self.runs, network))
     }
+
+    /// The costs for a script, in USD a month.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        let lines = |lines: &[Line]| -> Vec<_> {
+            let line = |(name, cost): &Line| json!({ "name": name, "usd": networks(*cost) });
+            lines.iter().map(line).collect()
+        };
+        json!({
+            "idle": lines(&self.idle),
+            "stacks": lines(&self.watched),
+            "runs": lines(&self.runs),
+            "total": { "usd": networks(self.within(HOURS)) },
+            "retainedPods": { "usd": { "ec2Nodes": rounded(self.pods[0], 2), "eksFargate": rounded(self.pods[1], 2) } },
+        })
+    }
+}
+
+/// A price in cents, behind NAT and with public addresses.
+pub(crate) fn networks([nat, public]: [f64; 2]) -> Value {
+    json!({ "behindNat": rounded(nat, 2), "publicAddresses": rounded(public, 2) })
+}
+
+/// A number with so many decimals.
+pub(crate) fn rounded(number: f64, decimals: i32) -> f64 {
+    let unit = 10_f64.powi(decimals);
+    (number * unit).round() / unit
 }
 
 impl fmt::Display for Bill {

@@ -1,7 +1,10 @@
 use std::fmt;
 
+use serde::Serialize;
+
 /// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Level {
     /// No problem.
     Ok,
@@ -12,15 +15,18 @@ pub enum Level {
 }
 
 /// The finding of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// The result.
     pub level: Level,
     /// The subject, and its state.
     pub what: String,
     /// The cause. Empty without a problem.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
     /// The remedy. Empty without a problem.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }
 
@@ -56,4 +62,31 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// The findings about one subject.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Section {
+    /// AWS, or a cluster.
+    pub title: String,
+    /// In the order of the checks.
+    pub findings: Vec<Finding>,
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "== {}", self.title)?;
+        self.findings.iter().try_for_each(|finding| writeln!(formatter, "{finding}"))
+    }
+}
+
+/// All findings about an installation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diagnosis {
+    /// The worst result.
+    pub level: Level,
+    /// In the order of the checks.
+    pub sections: Vec<Section>,
 }

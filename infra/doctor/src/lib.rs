@@ -18,7 +18,7 @@ pub mod prove;
 pub mod throughput;
 pub mod tools;
 
-pub use finding::{Finding, Level};
+pub use finding::{Diagnosis, Finding, Level, Section};
 
 #[cfg(test)]
 mod tests;

@@ -31,15 +31,19 @@ struct Arguments {
 fn main() -> ExitCode {
     let Arguments { doctor, cluster, namespace, migrate: scans } = Arguments::parse();
     let kubectl = Kubectl { context: cluster, ..Kubectl::default() };
-    let mut print = |text: &str| print!("{text}");
-    let is_well =
-        if scans { migrate(&kubectl, &mut print) } else { Ok(doctor.run(&kubectl, &namespace, &mut print) != Level::Fail) };
-    match is_well {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::from(2)
+    let is_well = if scans {
+        match migrate(&kubectl) {
+            Ok(migration) => {
+                print!("{migration}");
+                migration.counts.refused == 0
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                return ExitCode::from(2);
+            }
         }
-    }
+    } else {
+        doctor.run(&kubectl, &namespace, &mut |section| print!("{section}")).level != Level::Fail
+    };
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

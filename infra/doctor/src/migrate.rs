@@ -13,7 +13,7 @@ use url::Url;
 
 use crate::tools::Kubectl;
 use git::of_git;
-pub use report::{Note, Report, Verdict};
+pub use report::{Migration, Note, Report, Verdict};
 use report::{better, different, refused};
 
 /// Annotations of a `ServiceAccount` that give a pod an identity, but not a task, and the
@@ -117,7 +117,7 @@ fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Not
         // serde's message may quote a value, so it is not shown.
         Err(_) => vec![refused("a field has another type than in the definition", "compare it with kubectl explain")],
     };
-    Report { object: name(object), notes }
+    Report::of(name(object), notes)
 }
 
 fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
@@ -342,7 +342,7 @@ mod tests {
         ] {
             let objects = Objects { stacks: vec![stack(&spec)], accounts: accounts.clone(), ..Objects::default() };
             let [report] = &scan(&objects)[..] else { panic!("one report") };
-            assert_eq!((report.verdict(), report.object.as_str()), (verdict, "Stack shop/app"), "{spec}: {report}");
+            assert_eq!((report.verdict, report.object.as_str()), (verdict, "Stack shop/app"), "{spec}: {report}");
             assert!(report.to_string().contains(words), "{report}");
         }
     }
@@ -419,7 +419,7 @@ mod tests {
                     assert_eq!(text.contains(part), words.contains(&part), "{part}: {url}\n{text}");
                 }
                 assert!(words.is_empty() || text.contains(field), "{text}");
-                assert_eq!(report.verdict() == Verdict::Refused, words.contains(&http), "{text}");
+                assert_eq!(report.verdict == Verdict::Refused, words.contains(&http), "{text}");
             }
         }
     }
@@ -551,7 +551,7 @@ mod tests {
             accounts: vec![account(&Value::Null, &Value::Null)],
             ..Objects::default()
         };
-        let told: Vec<_> = scan(&objects).iter().map(|report| (report.object.clone(), report.verdict())).collect();
+        let told: Vec<_> = scan(&objects).iter().map(|report| (report.object.clone(), report.verdict)).collect();
         assert_eq!(told, [("Workspace shop/app".into(), Verdict::Refused), ("Update shop/app".into(), Verdict::Different)]);
     }
 }
