@@ -40,10 +40,11 @@ fn of(update: Option<&Update>, launch: Option<&Launch>, task: Option<&str>, outc
     let launched = request.and_then(|request| serde_json::from_value::<UpdateSpec>(request.spec.clone()).ok());
     let spec = launched.or_else(|| update.map(|update| update.spec.clone())).unwrap_or_default();
     let ours = spec.driftless.unwrap_or_default();
+    let is_of_stack = request.is_some_and(|request| request.stack.is_some());
     AuditRecord {
         version: VERSION,
         run: outcome.run.clone(),
-        requested_by: update.and_then(creator),
+        requested_by: ours.requested_by.filter(|_| is_of_stack).or_else(|| update.and_then(creator)),
         requested_at: update.and_then(|update| Some(update.creation_timestamp()?.0)),
         stack: request.and_then(|request| request.stack.clone()),
         stack_generation: ours.stack_generation,

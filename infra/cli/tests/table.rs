@@ -29,6 +29,9 @@ const FILES: [&str; 3] = ["runs", "deletion", "time"];
 /// The commands that only read.
 const READS: [&str; 5] = ["get", "explain", "tree", "diff", "logs"];
 
+/// The steps that have a text, by case.
+type Steps = Vec<(String, String)>;
+
 fn cases() -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/tests/e2e/compat/cases");
     let of_file = |file: &str| -> Vec<Value> {
@@ -89,7 +92,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 #[tokio::test]
 async fn text_after_each_step_of_the_table_is_the_kept_one() {
     // The steps of each case that have a text, and the texts in the order of their first steps.
-    let (mut texts, mut order): (BTreeMap<String, Vec<(String, String)>>, Vec<String>) = Default::default();
+    let (mut texts, mut order): (BTreeMap<String, Steps>, Vec<String>) = Default::default();
     for case in cases() {
         let name = case["name"].as_str().unwrap();
         let stack = case["object"].as_str().unwrap_or(STACK);
@@ -101,7 +104,7 @@ async fn text_after_each_step_of_the_table_is_the_kept_one() {
                 wanted.as_ref().is_none_or(|(reason, message)| *reason == state.0 && matches(message, &state.1))
             };
             let words = wanted.as_ref().map_or(("", ""), |(reason, message)| (reason, message));
-            let state = objects.settle(words, is_wanted).await;
+            let state = Box::pin(objects.settle(words, is_wanted)).await;
             assert!(is_wanted(&state), "{name} {}: {state:?}, not {wanted:?}", number + 1);
             for command in READS {
                 let text = format!("$ {command}\n{}", printed(&objects, command, stack).await);

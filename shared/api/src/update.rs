@@ -104,6 +104,9 @@ pub struct DriftlessUpdate {
     /// Value of the annotation `pulumi.com/reconciliation-request` of the Stack that the Update
     /// answers.
     pub reconcile_request: Option<String>,
+    /// Client, schedule or event that the Stack runs for: for a client, the name of its field
+    /// manager. For people: Driftless decides nothing from it.
+    pub requested_by: Option<String>,
     /// Keep a sealed copy of the inputs of the run, for the destroy of the Stack.
     pub seal: Option<bool>,
     /// The Stack of an Update that is not in the namespace of its Stack, because a terminating

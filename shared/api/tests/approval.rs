@@ -3,8 +3,8 @@
 
 use driftless_api::{Stack, Update, Workspace, WorkspaceSpec, names};
 use driftless_core::{
-    ApprovalPolicy, ApprovalSettings, ChangeKind, CurrentUpdate, NewUpdate, Operation, PlanHash, Stack as CoreStack, run::Hold,
-    workspace,
+    ApprovalPolicy, ApprovalSettings, Asked, ChangeKind, CurrentUpdate, NewUpdate, Operation, PlanHash, Stack as CoreStack,
+    run::Hold, workspace,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -92,6 +92,7 @@ fn new(plan: Option<&str>) -> NewUpdate {
         current: CurrentUpdate { name: "app-1".into(), generation: 1, reconcile_request: String::new(), commit: "c".into() },
         operation: if plan.is_some() { Operation::Up } else { Operation::Preview },
         message: "New".into(),
+        asked: Asked::Spec,
         targets: vec!["urn:a".into()],
         target_dependents: true,
         refresh: true,

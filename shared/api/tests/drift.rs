@@ -7,8 +7,8 @@
 
 use driftless_api::{Stack, Update, UpdateSpec, Workspace, WorkspaceSpec, names};
 use driftless_core::{
-    CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, Ignored, NewUpdate, Operation, Remediate,
-    Schedule, Stack as CoreStack, StackStatus, run::Hold, workspace,
+    Asked, CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, Ignored, NewUpdate, Operation,
+    Remediate, Schedule, Stack as CoreStack, StackStatus, run::Hold, workspace,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -205,6 +205,7 @@ fn refresh(stack: &Stack) -> NewUpdate {
         current: CurrentUpdate { name: "app-1".into(), generation: 1, reconcile_request: String::new(), commit: "c".into() },
         operation: Operation::Refresh,
         message: "Drift check".into(),
+        asked: Asked::Spec,
         targets: vec!["urn:a".into()],
         target_dependents: false,
         refresh: false,
@@ -214,6 +215,29 @@ fn refresh(stack: &Stack) -> NewUpdate {
         workspace: workspace(&CoreStack::from(stack).spec),
         on_demand: false,
         plan: None,
+    }
+}
+
+#[test]
+fn update_names_the_client_the_schedule_or_nothing_that_asked_for_it() {
+    let entry = |manager: &str, time: &str, fields: Value| json!({ "manager": manager, "operation": "Apply", "time": time, "fieldsV1": fields });
+    let annotated = |name: &str| json!({ "f:metadata": { "f:annotations": { format!("f:{name}"): {} } } });
+    let mut object = json!(stack(&json!({ names::DRIFT_SCHEDULE: "6h", names::ADOPT: "check-1" })));
+    object["metadata"]["managedFields"] = json!([
+        entry("kustomize-controller", "2026-11-26T12:00:00Z", json!({ "f:spec": { "f:stack": {} } })),
+        entry("kubectl-driftless", "2026-11-26T12:01:00Z", annotated(names::ADOPT)),
+        entry("driftless-reconciler", "2026-11-26T12:02:00Z", json!({ "f:metadata": { "f:finalizers": {} }, "f:status": {} })),
+        json!({ "manager": "no-fields", "time": "2026-11-26T12:03:00Z" }),
+    ]);
+    let stack: Stack = serde_json::from_value(object).unwrap();
+    for (asked, requester) in [
+        (Asked::Spec, Some("kustomize-controller")),
+        (Asked::Annotation(names::ADOPT), Some("kubectl-driftless")),
+        (Asked::Annotation(names::REMEDIATE), None),
+        (Asked::Schedule(names::DRIFT_SCHEDULE), Some("driftless.dev/drift-schedule: 6h")),
+    ] {
+        let update = Update::of_check(&stack, &NewUpdate { asked: asked.clone(), ..refresh(&stack) });
+        assert_eq!(update.spec.driftless.unwrap().requested_by.as_deref(), requester, "{asked:?}");
     }
 }
 

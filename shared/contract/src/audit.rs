@@ -17,8 +17,9 @@ pub struct AuditRecord {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// The client that created the Update, by its field manager. Absent if the Update was gone when
-    /// the run was recorded.
+    /// For a run that a Stack has decided: the client, the schedule or the event that it answers,
+    /// else the client that created the Update. A client is the name of its field manager. Absent if
+    /// the Update was gone when the run was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
     /// When the Update was created.

@@ -1,7 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    ArtifactDigest, ChangeRequest, CurrentUpdate, EventReason, Operation, PlanHash, Revision, SourceRef, StackStatus, Workspace,
+    ArtifactDigest, Asked, ChangeRequest, CurrentUpdate, EventReason, Operation, PlanHash, Revision, SourceRef, StackStatus,
+    Workspace,
 };
 
 /// The result of a reconciliation of a Stack.
@@ -103,6 +104,8 @@ pub struct NewUpdate {
     pub operation: Operation,
     /// The reason for the run, for Pulumi's update message.
     pub message: String,
+    /// What the run answers.
+    pub asked: Asked,
     /// `--target`
     pub targets: Vec<String>,
     /// `--target-dependents`

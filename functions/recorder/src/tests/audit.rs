@@ -1,5 +1,7 @@
 //! The audit records of runs.
 
+use driftless_contract::StackId;
+
 use super::*;
 
 fn records(world: &World) -> Vec<(String, Value)> {
@@ -47,6 +49,23 @@ fn audit_record_names_requester_run_and_end_without_values() {
         assert_eq!(record[field], *value, "{field}");
     }
     assert!(!record.to_string().contains("canary"), "{record}");
+}
+
+#[test]
+fn run_of_a_stack_names_the_requester_of_the_stack_and_no_other_run_can() {
+    for (stack, requester) in [(true, "kustomize-controller"), (false, "kubectl-create")] {
+        let world = world(&created_by_hand(), &json!({}));
+        let key = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
+        let launch = Launch::parse(&world.objects()[&key]).unwrap();
+        let spec = json!({ "type": "up", "driftless": { "requestedBy": "kustomize-controller" } });
+        let stack = stack.then(|| StackId { namespace: "n".into(), uid: "stack".into() });
+        let request = RunRequest { spec, stack, limits: RunLimits::default(), not_secret: Vec::new(), plan: None };
+        put(&world, &key, &to_json(&Launch { request: Some(request), ..launch }));
+        report(&world, &succeeded(&world));
+        reconcile(&world);
+        let [(_, record)] = &records(&world)[..] else { panic!("{:?}", records(&world)) };
+        assert_eq!(record["requestedBy"], requester);
+    }
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl Objects {
             let before = self.all.clone();
             for name in self.stacks() {
                 if let Some(stack) = self.get("Stack", &name) {
-                    self.reconcile(stack, wanted).await;
+                    Box::pin(self.reconcile(stack, wanted)).await;
                 }
             }
             if self.all != before {

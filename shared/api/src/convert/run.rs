@@ -1,9 +1,9 @@
 use driftless_core::{
-    self as core, EmbeddedMetadata, NewUpdate, Operation, PlanHash, Purpose, Run, RunTerms, Template, Uid,
+    self as core, EmbeddedMetadata, FieldOwner, NewUpdate, Operation, PlanHash, Purpose, Run, RunTerms, Template, Uid,
     run::{UpdateFacts, WaitReason},
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 
 use super::workspace::{labels, over, templated, tree};
@@ -52,6 +52,21 @@ fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, Upda
         .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
 }
 
+/// The clients that own fields of a Stack.
+fn owners(stack: &Stack) -> Vec<FieldOwner> {
+    let owner = |entry: &ManagedFieldsEntry| {
+        let fields = &entry.fields_v1.as_ref()?.0;
+        let annotations = fields["f:metadata"]["f:annotations"].as_object().into_iter().flat_map(serde_json::Map::keys);
+        Some(FieldOwner {
+            name: entry.manager.clone()?,
+            changed: entry.time.as_ref().map(|time| time.0),
+            spec: fields["f:spec"].is_object(),
+            annotations: annotations.filter_map(|field| field.strip_prefix("f:")).map(ToOwned::to_owned).collect(),
+        })
+    };
+    stack.metadata.managed_fields.iter().flatten().filter_map(owner).collect()
+}
+
 /// The fields of an Update that PKO does not have.
 fn driftless(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> DriftlessUpdate {
     DriftlessUpdate {
@@ -63,6 +78,7 @@ fn driftless(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> DriftlessUpdat
         preview_only: terms.preview_only.then_some(true),
         propose: terms.proposes.then_some(true),
         reconcile_request: Some(new.current.reconcile_request.clone()),
+        requested_by: new.asked.by(&owners(stack), stack.annotations()),
         seal: terms.seals.then_some(true),
         stack_generation: Some(new.current.generation),
         tree: new.tree.as_ref().map(tree),

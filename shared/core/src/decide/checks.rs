@@ -2,8 +2,8 @@
 
 use super::{Reconciliation, launch};
 use crate::{
-    ArtifactDigest, CurrentUpdate, DriftVerdict, Effect, NewTree, NewUpdate, Operation, Revision, RunState, SourceRef,
-    check_name, drift, paths, workspace,
+    ArtifactDigest, Asked, CurrentUpdate, DriftVerdict, Effect, NewTree, NewUpdate, Operation, Revision, RunState, SourceRef,
+    check_name, drift, metadata, paths, workspace,
 };
 
 impl Reconciliation<'_> {
@@ -54,6 +54,7 @@ impl Reconciliation<'_> {
             },
             operation: Operation::Refresh,
             message: "Drift check".into(),
+            asked: Asked::Schedule(metadata::DRIFT_SCHEDULE),
             targets: spec.targets.clone(),
             target_dependents: false,
             refresh: false,
