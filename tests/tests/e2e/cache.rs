@@ -89,8 +89,6 @@ impl Plugins {
         let has = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));
         team.wait(name, "to be Ready with the content", has).await?;
         let update = team.updates(name).await?.pop().context("an Update")?;
-        // The Stack can be Ready before its Update is complete.
-        let update = wait(team, &update.name_any(), "to be complete", Update::is_complete).await?;
         ours(&update).dependencies.context("no word of dependencies")
     }
 }
