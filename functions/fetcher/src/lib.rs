@@ -18,7 +18,9 @@ mod transport;
 mod workspace;
 
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, keys};
+use driftless_contract::{
+    FetchFailure, FetchKind, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, keys,
+};
 use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
 pub use driftless_kubernetes::CallError as Error;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
@@ -100,7 +102,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Fetcher<'_, C, O, Q, A> {
 
     async fn answer(&self, request: &FetchRequest, sent: Timestamp, clock: impl Fn() -> Timestamp) -> Result<(), Error> {
         let source = &request.source;
-        if request.collect {
+        if request.kind == FetchKind::Collect {
             // The sweep requests it again the next day, and a failed message would block fetches of
             // the source until then.
             if let Err(error) = self.collect(source).await {

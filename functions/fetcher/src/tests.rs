@@ -137,7 +137,7 @@ fn is_there(world: &World, source: &ObjectKey, digest: &str) -> bool {
 }
 
 fn ask_of(world: &World, served: &Served<'_>, source: &ObjectKey, collect: bool) -> Option<Result<(), Error>> {
-    let request = FetchRequest { version: VERSION, source: source.clone(), collect, hops: 0 };
+    let request = if collect { FetchRequest::collect(source.clone()) } else { FetchRequest::fetch(source.clone(), 0) };
     world.drive(fetcher(world, served, &settings()).handle(&request, world.now(), || world.now()))
 }
 
@@ -473,7 +473,7 @@ fn a_program_of_another_operators_namespace_keeps_its_status() {
 /// Answers a request that was sent this long ago, with a fetch that takes this long.
 fn ask_by(world: &World, sent_ago: SignedDuration, takes: SignedDuration) {
     let served = nothing_served();
-    let request = FetchRequest { version: VERSION, source: repository(), collect: false, hops: 0 };
+    let request = FetchRequest::fetch(repository(), 0);
     let sent = world.now() - sent_ago;
     world.drive(fetcher(world, &served, &settings()).handle(&request, sent, || world.now() + takes)).unwrap().unwrap();
 }

@@ -2,7 +2,7 @@
 
 use driftless_api::OwnSource;
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{ArtifactDigest, FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, keys};
+use driftless_contract::{ArtifactDigest, FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, keys};
 use driftless_core::{OwnSourceState, refused_source};
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
@@ -30,8 +30,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
             // deduplicated; a later request must not be.
             let moment = (self.now.as_second() / 10).to_string();
             let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
-            let request =
-                FetchRequest { version: VERSION, source: workspace.clone(), collect: false, hops: hops.saturating_add(1) };
+            let request = FetchRequest::fetch(workspace.clone(), hops.saturating_add(1));
             self.queues.fetch(&request, &deduplication).await?;
         }
         Ok(source)

@@ -282,7 +282,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         // The Updates of one source request it within moments of each other and are deduplicated; a
         // later request must not be.
         let deduplication = keys::hash(&["launcher", folder, &(self.now.as_second() / 60).to_string()]);
-        let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
+        let request = FetchRequest::fetch(source, hint.hops.saturating_add(1));
         Ok(self.queues.fetch(&request, &deduplication).await?)
     }
 

@@ -2,7 +2,7 @@
 
 use driftless_api::{Stack, Update, Workspace, finalizer, names, uid_of};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, keys};
 use driftless_core::{
     DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, REFUSED_SECONDS, Readiness, Snapshot, SourceRef, StackStatus,
     refused, violations,
@@ -161,7 +161,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Reconciler<'_, C, O, Q> {
     /// Requests a source from the fetcher. SQS drops another request with the same deduplication id
     /// within five minutes.
     pub(crate) async fn request_fetch(&self, hint: &Hint, source: ObjectKey, deduplication: &str) -> Result<(), Error> {
-        let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
+        let request = FetchRequest::fetch(source, hint.hops.saturating_add(1));
         Ok(self.queues.fetch(&request, deduplication).await?)
     }
 

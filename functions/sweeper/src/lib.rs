@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 pub use attend::attend;
 use driftless_aws::{BATCH, Objects, Queues};
-use driftless_contract::{FetchRequest, Hint, VERSION, keys};
+use driftless_contract::{FetchRequest, Hint, keys};
 use driftless_core::{Retention, its_turn};
 use driftless_kubernetes::Watch;
 use futures::future::join_all;
@@ -156,7 +156,7 @@ pub async fn collect<O: Objects, Q: Queues>(
         seam = Some(last);
     }
     for source in &sources {
-        let request = FetchRequest { version: VERSION, source: source.clone(), collect: true, hops: 0 };
+        let request = FetchRequest::collect(source.clone());
         queues.fetch(&request, &format!("collect {source} {now}")).await?;
     }
     Ok(sources.len())
@@ -166,7 +166,7 @@ pub async fn collect<O: Objects, Q: Queues>(
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use driftless_contract::ObjectKey;
+    use driftless_contract::{FetchKind, ObjectKey};
     use driftless_core::WatchNamespaces;
     use driftless_kubernetes::Cluster;
     use driftless_testkit::{CLUSTER, Faults, Message, World};
@@ -220,7 +220,7 @@ mod tests {
             world.advance(SignedDuration::from_mins(1));
         }
         let asked = world.sent().into_iter().skip(before).map(|message| match message {
-            Message::Fetch(FetchRequest { source, collect: true, .. }) => source.name,
+            Message::Fetch(FetchRequest { source, kind: FetchKind::Collect, .. }) => source.name,
             other => panic!("{other:?}"),
         });
         let mut asked: Vec<_> = asked.collect();

@@ -110,7 +110,6 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use driftless_contract::VERSION;
     use serde_json::Value;
 
     use super::*;
@@ -134,7 +133,7 @@ mod tests {
         let queues = Sqs::new(&config.await, urls);
         let sources = ["a", "b"].map(|namespace| source(namespace, "Stack", "s"));
         for source in &sources {
-            let request = FetchRequest { version: VERSION, source: source.clone(), collect: false, hops: 0 };
+            let request = FetchRequest::fetch(source.clone(), 0);
             queues.fetch(&request, "once").await.unwrap();
         }
         assert_eq!(*groups.lock().unwrap(), sources.each_ref().map(group));

@@ -16,12 +16,49 @@ pub struct FetchRequest {
     /// that names a source itself. For a collection, its name in the bucket: see
     /// [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
-    /// Delete the source's trees that no Update needs, instead of fetching one.
-    #[serde(default)]
-    pub collect: bool,
+    /// What is asked for.
+    #[serde(default, rename = "collect")]
+    pub kind: FetchKind,
     /// See [`crate::Hint::hops`].
     #[serde(default)]
     pub hops: u8,
+}
+
+/// What a fetch request asks for. In the message, whether to collect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum FetchKind {
+    /// To fetch a tree of the source.
+    #[default]
+    Fetch,
+    /// To delete the source's trees that no Update needs.
+    Collect,
+}
+
+impl From<bool> for FetchKind {
+    fn from(collect: bool) -> Self {
+        if collect { Self::Collect } else { Self::Fetch }
+    }
+}
+
+impl From<FetchKind> for bool {
+    fn from(kind: FetchKind) -> Self {
+        kind == FetchKind::Collect
+    }
+}
+
+impl FetchRequest {
+    /// Requests a tree of a source, after that many hops.
+    #[must_use]
+    pub fn fetch(source: ObjectKey, hops: u8) -> Self {
+        Self { version: crate::VERSION, source, kind: FetchKind::Fetch, hops }
+    }
+
+    /// Requests the deletion of a source's old trees.
+    #[must_use]
+    pub fn collect(source: ObjectKey) -> Self {
+        Self { version: crate::VERSION, source, kind: FetchKind::Collect, hops: 0 }
+    }
 }
 
 /// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the
@@ -98,4 +135,26 @@ pub struct FetchFailure {
     pub message: String,
     /// The same content would fail again, so there is no retry until the source changes.
     pub terminal: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Document as _, to_json};
+
+    #[test]
+    fn fetch_request_has_the_form_of_earlier_releases() {
+        let source = ObjectKey {
+            cluster: "c".into(),
+            api_version: "pulumi.com/v1".into(),
+            kind: "Program".into(),
+            namespace: "n".into(),
+            name: "p".into(),
+        };
+        for (request, collect) in [(FetchRequest::fetch(source.clone(), 0), "false"), (FetchRequest::collect(source), "true")] {
+            let json = to_json(&request);
+            assert!(json.ends_with(&format!(r#","collect":{collect},"hops":0}}"#)), "{json}");
+            assert_eq!(FetchRequest::parse(json.as_bytes()).unwrap(), request);
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub use driftless_core::{
     MORE_MEMORY, OTHER_IMAGE, Operation, PROJECT_FILES, PlanHash, PlanParts, PlannedChange, PlannedChanges, PlannedLeaf,
     PreviewedChange,
 };
-pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
+pub use fetch::{FetchFailure, FetchKind, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_RETRY_SECONDS};
 pub use message::{LaunchHint, LaunchKind, RunHint, TaskHint};
 pub use outputs::parsed;

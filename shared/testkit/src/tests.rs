@@ -1,5 +1,5 @@
 use driftless_aws::{Objects as _, Queues as _};
-use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION};
+use driftless_contract::{FetchRequest, Hint, ObjectKey};
 use jiff::SignedDuration;
 
 use super::*;
@@ -21,7 +21,7 @@ fn quiet() -> World {
 #[test]
 fn delayed_message_arrives_when_due_and_fifo_keeps_order() {
     let world = quiet();
-    let fetch = |name| FetchRequest { version: VERSION, source: object("Program", name), collect: false, hops: 0 };
+    let fetch = |name| FetchRequest::fetch(object("Program", name), 0);
     let hint = Hint::new(object("Stack", "s"));
     world
         .drive(async {
@@ -49,7 +49,7 @@ fn delayed_message_arrives_when_due_and_fifo_keeps_order() {
 #[test]
 fn deduplication_ends_five_minutes_after_the_message_that_was_delivered() {
     let world = quiet();
-    let request = FetchRequest { version: VERSION, source: object("Program", "p"), collect: false, hops: 0 };
+    let request = FetchRequest::fetch(object("Program", "p"), 0);
     let delivered = [0, 4, 4].map(|minutes| {
         world.advance(SignedDuration::from_mins(minutes));
         world.drive(world.fetch(&request, "same")).unwrap().unwrap();

@@ -113,7 +113,7 @@ async fn backlog(world: &Handle, messages: usize) -> Result<()> {
     let hint = |number| to_json(&Hint::new(key("Stack", number)));
     let launch = |number| to_json(&LaunchHint { version, update: key("Update", number), hops });
     let run = |number| to_json(&RunHint { version, update: key("Update", number), uid: None, hops });
-    let fetch = |number| to_json(&FetchRequest { version, source: key("Stack", number), collect: false, hops });
+    let fetch = |number| to_json(&FetchRequest::fetch(key("Stack", number), hops));
     let queues: [(&str, &dyn Fn(usize) -> String); 4] =
         [("hints", &hint), ("launches", &launch), ("runs", &run), ("sources.fifo", &fetch)];
     for (queue, body) in queues {

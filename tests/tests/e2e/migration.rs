@@ -373,8 +373,7 @@ async fn nobody_writes(team: &Namespace<'_>, alone: &Alone, from: u64) -> Result
         }
         let source = key("pulumi.com/v1", "Program", "app");
         let hops = u8::try_from(sweep)?;
-        send("sources.fifo", to_json(&FetchRequest { version: VERSION, source, collect: false, hops }), Some("migration"))
-            .await?;
+        send("sources.fifo", to_json(&FetchRequest::fetch(source, hops)), Some("migration")).await?;
         quiet(world, alone).await?;
     }
     let calls = audit(world, from)?;

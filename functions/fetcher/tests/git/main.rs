@@ -15,7 +15,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, keys};
+use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, keys};
 use driftless_core::{Retention, WatchNamespaces};
 use driftless_source::{Limits, Manifest};
 use driftless_testkit::{CLUSTER, Faults, World};
@@ -146,7 +146,7 @@ impl Site {
 
     async fn answer(&self, key: &ObjectKey) -> FetchOutcome {
         let (world, settings, artifacts) = (&self.world, &self.settings, &NoArtifacts);
-        let request = FetchRequest { version: VERSION, source: key.clone(), hops: 0, collect: false };
+        let request = FetchRequest::fetch(key.clone(), 0);
         let fetcher = Fetcher { cluster: world, objects: world, queues: world, artifacts, settings, now: world.now() };
         Box::pin(fetcher.handle(&request, world.now(), || world.now())).await.unwrap();
         self.world.document(&keys::fetch(key)).unwrap()

@@ -1,5 +1,7 @@
 //! Which Stacks a hint about their applier or their repository reaches.
 
+use driftless_contract::FetchKind;
+
 use super::*;
 
 #[test]
@@ -80,7 +82,7 @@ fn push(url: &str, commit: &str) -> Hint {
 fn fetches(world: &World) -> Vec<String> {
     let delivered = std::iter::from_fn(|| world.receive());
     let fetched = delivered.map(|message| match message {
-        Message::Fetch(request) if !request.collect && request.hops == 1 => request.source.to_string(),
+        Message::Fetch(request) if request.kind == FetchKind::Fetch && request.hops == 1 => request.source.to_string(),
         other => panic!("{other:?}"),
     });
     let mut fetched: Vec<_> = fetched.collect();

@@ -46,7 +46,7 @@ fn hint(name: &str) -> Hint {
 }
 
 fn fetch(namespace: &str, name: &str, hops: u8) -> FetchRequest {
-    FetchRequest { version: VERSION, source: object("Program", namespace, name), collect: false, hops }
+    FetchRequest::fetch(object("Program", namespace, name), hops)
 }
 
 /// Standard queues deliver messages in any order.

@@ -324,7 +324,7 @@ async fn fetch(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> Res
 
 async fn fetched(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> Result<(Duration, FetchOutcome)> {
     let source = source(name);
-    let request = FetchRequest { version: VERSION, source: source.clone(), collect: false, hops: 0 };
+    let request = FetchRequest::fetch(source.clone(), 0);
     let event = json!({ "Records": [{
         "messageId": "1",
         "receiptHandle": "r",

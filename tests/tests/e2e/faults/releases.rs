@@ -189,7 +189,7 @@ async fn messages_of_another_release_fail_alone() -> Result<()> {
     let (stack, update) = (key("pulumi.com/v1", "Stack"), key("auto.pulumi.com/v1alpha1", "Update"));
     let messages = [
         ("Reconciler", to_json(&Hint::new(stack.clone()))),
-        ("Fetcher", to_json(&FetchRequest { version: VERSION, source: stack, collect: false, hops: 0 })),
+        ("Fetcher", to_json(&FetchRequest::fetch(stack, 0))),
         ("Launcher", to_json(&LaunchHint { version: VERSION, update: update.clone(), hops: 0 })),
         ("Recorder", to_json(&RunHint { version: VERSION, update, uid: None, hops: 0 })),
     ];
