@@ -172,9 +172,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     async fn launch(&self, hint: &LaunchHint, run: &Run) -> Result<Launched, Stop> {
         let Run { update, folder, stack, .. } = run;
         let recorded = run.launch.as_ref().and_then(|record| Some((record.clone(), Request::recorded(record)?)));
+        let named = match self.named(stack.as_ref()).await? {
+            Ok(named) => named,
+            Err(why) => return Ok(Launched::Blocked(Block::Invalid(why))),
+        };
         let mut offer = None;
         let request = match &recorded {
-            None => match Request::of(self.settings, update, stack.as_ref()) {
+            None => match Request::of(self.settings, update, stack.as_ref(), named.as_ref()) {
                 Ok(request) => request,
                 Err(why) => return Ok(Launched::Blocked(Block::Invalid(why))),
             },

@@ -3,12 +3,12 @@
 use driftless_api::{PLAN_POLICIES, Stack, Update};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunPack, RunSource, RunSpec, Uid};
-use driftless_core::{Governance, PlanHash};
+use driftless_core::{Governance, PlanHash, unfit_pull_request};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::{Error, Launcher, digest::Key, request::Request, spec::Prepared};
+use crate::{Error, Launcher, digest::Key, inputs::Values, request::Request, spec::Prepared};
 
 impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     /// Adds the plan to the spec of the run.
@@ -17,27 +17,43 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         request: &Request,
         image: Option<&str>,
         scope: Option<&str>,
-        packs: Vec<RunPack>,
+        (packs, values): (Vec<RunPack>, Option<&Values>),
         spec: &mut RunSpec,
     ) -> Result<(), Error> {
         let (Some(mode), Some(stack)) = (&request.plan, &request.stack) else { return Ok(()) };
+        // In place of its own, a preview for a pull request has the identity of the Stack that
+        // applies the plan: the hash is the one after the merge.
+        let (of, inputs) = match mode {
+            PlanMode::Propose { of: Some(of) } => (of, self.inputs_digest(of, values).await?),
+            PlanMode::Propose { of: None } | PlanMode::Apply { .. } => (&stack.uid, spec.inputs.clone()),
+        };
         let tree = match &spec.source {
             RunSource::Tree { manifest_sha256, .. } => Some(scope.unwrap_or(manifest_sha256).to_owned()),
             RunSource::Project(_) => None,
         };
         let key = Key::read(self.objects, self.settings).await?;
         let approved = match mode {
-            PlanMode::Propose {} => None,
+            PlanMode::Propose { .. } => None,
             PlanMode::Apply { hash, .. } => Some(hash.clone()),
         };
         spec.plan = Some(PlanRequest {
-            key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), stack.uid.as_str().as_bytes()])),
-            binding: binding(&key, &stack.uid, image, &packs, spec),
+            key: base16ct::lower::encode_string(&key.digest([b"plan".as_slice(), of.as_str().as_bytes()])),
+            binding: binding(&key, (of, inputs), image, &packs, spec),
             tree,
             approved,
             packs,
         });
         Ok(())
+    }
+
+    /// The Stack whose plan a Stack previews, if it names one; or why it must not.
+    pub(crate) async fn named(&self, stack: Option<&Stack>) -> Result<Result<Option<Stack>, String>, Error> {
+        let Some(stack) = stack else { return Ok(Ok(None)) };
+        let core = driftless_core::Stack::from(stack);
+        let Some(name) = &core.pull_request_of else { return Ok(Ok(None)) };
+        let named = self.cluster.get::<Stack>(&core.namespace, name).await?;
+        let why = unfit_pull_request(&core, named.as_ref().map(driftless_core::Stack::from).as_ref());
+        Ok(why.filter(|_| !core.deleting).map_or(Ok(named), Err))
     }
 
     /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its
@@ -88,7 +104,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
 
 /// The digest of what a run is asked to do. It is equal for the proposal and for the run that
 /// applies it. It is keyed, because it covers secret values.
-fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, packs: &[RunPack], spec: &RunSpec) -> PlanHash {
+fn binding(
+    key: &Key,
+    (stack_uid, inputs): (&Uid, Option<String>),
+    image: Option<&str>,
+    packs: &[RunPack],
+    spec: &RunSpec,
+) -> PlanHash {
     // The commit is in variables below the identity. A program that uses it has another plan.
     let env: Vec<&Env> = spec.env.iter().filter(|env| !env.below_identity).collect();
     let operation = if spec.operation == Operation::Preview { Operation::Up } else { spec.operation };
@@ -119,7 +141,7 @@ fn binding(key: &Key, stack_uid: &Uid, image: Option<&str>, packs: &[RunPack], s
         "continueOnError": spec.continue_on_error,
         "remove": spec.remove,
         "runProgram": spec.run_program,
-        "inputs": spec.inputs,
+        "inputs": inputs,
         "image": image,
     });
     if !packs.is_empty() {

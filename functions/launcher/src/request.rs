@@ -42,8 +42,8 @@ pub(crate) enum CacheMode {
 
 impl Request {
     /// The request of an Update that is not launched yet, or the message that names its invalid
-    /// field. `stack` is the Stack that names it.
-    pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, String> {
+    /// field. `stack` is the Stack that names it, and `named` the one whose plan that previews.
+    pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>, named: Option<&Stack>) -> Result<Self, String> {
         let spec = update.spec.clone();
         let operation = operation(&spec)?;
         let missing = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
@@ -65,7 +65,7 @@ impl Request {
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
-            plan: plan(&spec, stack),
+            plan: plan(&spec, stack, named),
             spec,
             operation,
             stack: stack.map(id),
@@ -156,10 +156,10 @@ fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<b
 
 /// What the run of a Stack may do: make a plan, or apply the approved one. The launcher starts the
 /// second only if the Stack permits it.
-fn plan(spec: &UpdateSpec, stack: Option<&Stack>) -> Option<PlanMode> {
+fn plan(spec: &UpdateSpec, stack: Option<&Stack>, named: Option<&Stack>) -> Option<PlanMode> {
     let stack = stack?;
     if spec.is_proposal() {
-        return Some(PlanMode::Propose {});
+        return Some(PlanMode::Propose { of: named.map(uid_of) });
     }
     let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
     let approved_by = plan.and_then(|plan| plan.approved_by.clone());

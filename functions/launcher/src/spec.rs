@@ -221,7 +221,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         };
         let scope = ours.tree.as_ref().and_then(|tree| tree.scope.as_deref());
         let (packs, trees) = self.policy_packs(hint, request).await?;
-        self.request_plan(request, shape.image.as_deref(), scope, packs, &mut spec).await?;
+        self.request_plan(request, shape.image.as_deref(), scope, (packs, values.as_ref()), &mut spec).await?;
         // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
         let seal = match (&request.stack, operation) {
             (Some(stack), _) if ours.seal == Some(true) && values.is_some_and(|values| !values.is_empty()) => {
@@ -372,7 +372,7 @@ mod tests {
         let hint = LaunchHint { version: VERSION, update: key, hops: 0 };
         let settings = crate::tests::settings();
         let launcher = crate::tests::launcher(&world, &settings);
-        let request = Request::of(&settings, &update, None).map_err(|why| ("invalid", why))?;
+        let request = Request::of(&settings, &update, None, None).map_err(|why| ("invalid", why))?;
         world.drive(launcher.prepare(&hint, &update, &request)).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, message) => (reason.as_str(), message),
             Stop::Fail(error) => panic!("{error}"),

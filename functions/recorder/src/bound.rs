@@ -71,7 +71,7 @@ pub(crate) fn of_mode(mode: Option<&PlanMode>, mut result: RunResult) -> RunResu
             "result of the task reports a success with another plan than the approved one"
         }
         Some(_) if hash.is_none() => "result of the task reports a success without a plan",
-        Some(PlanMode::Propose {} | PlanMode::Apply { .. }) => return result,
+        Some(PlanMode::Propose { .. } | PlanMode::Apply { .. }) => return result,
     };
     if result.verdict == (Verdict::Succeeded {}) {
         result.verdict = unknown(problem);

@@ -171,9 +171,10 @@ fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
     })
 }
 
-/// The plan of a guarded Stack that waits for an approval.
+/// The plan of a guarded Stack that waits for an approval, or that of a pull request.
 fn plan(stack: &CoreStack) -> Option<Run> {
-    let proposal = stack.status.plan.proposal.as_ref().filter(|proposal| proposal.state.is_pending())?;
+    let is_current = |state: PlanState| state.is_pending() || state == PlanState::Preview;
+    let proposal = stack.status.plan.proposal.as_ref().filter(|proposal| is_current(proposal.state))?;
     let plan = proposal.plan.as_ref()?;
     let resources: Vec<_> = plan
         .changes

@@ -243,14 +243,27 @@ fn plan(stack: &Stack, hash: Option<&str>) -> Result<PlannedChanges> {
 
 /// Approves a plan of a Stack in the name of a user.
 pub fn approve(stack: &Stack, hash: Option<&str>, user: &str) -> Result<Request> {
-    let plan = plan(stack, hash)?;
-    let mut annotations = json!({ names::APPROVE: plan.hash.as_str(), names::APPROVED_BY: user });
-    if stack.annotations().get(names::REJECT).map(String::as_str) == Some(plan.hash.as_str()) {
+    let (hash, what) = match early(stack, hash) {
+        Some(hash) => {
+            let what = format!("plan {}, if a pull request shows it now; applied after the merge", hash.short());
+            (hash, what)
+        }
+        None => plan(stack, hash).map(|plan| (plan.hash.clone(), summary(&plan)))?,
+    };
+    let mut annotations = json!({ names::APPROVE: hash.as_str(), names::APPROVED_BY: user });
+    if stack.annotations().get(names::REJECT).map(String::as_str) == Some(hash.as_str()) {
         annotations[names::REJECT] = Value::Null;
     }
     let patch = json!({ "metadata": { "annotations": annotations } });
     let change = Change::Patch { object: ("pulumi.com/v1".into(), "Stack".into(), stack.name_any()), patch };
-    Ok(Request::of(change, format!("approved for {}, as {user}: {}", place(stack), summary(&plan))))
+    Ok(Request::of(change, format!("approved for {}, as {user}: {what}", place(stack))))
+}
+
+/// The hash of a plan that only a pull request of the Stack may show.
+fn early(stack: &Stack, hash: Option<&str>) -> Option<PlanHash> {
+    let mut core = CoreStack::from(stack);
+    core.approval.as_mut().unwrap_or(&mut core.answers).approved = PlanHash::parse(hash?);
+    core.early_approval().filter(|_| stack.is_guarded()).cloned()
 }
 
 /// Rejects a plan of a Stack.

@@ -248,6 +248,11 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     let refused = |hash: &str| request::approve(&shop, Some(hash), "ann").unwrap_err().to_string();
     assert!(refused("7777777").ends_with("; write all 64 digits"), "{}", refused("7777777"));
     assert!(refused(&"8".repeat(64)).ends_with("; see it with kubectl driftless diff"));
+    let mut early = shop.clone();
+    early.annotations_mut().insert("driftless.dev/pull-requests".into(), "preview".into());
+    let approved = request::approve(&early, Some(&"8".repeat(64)), "ann").unwrap();
+    assert!(approved.done.ends_with(", as ann: plan 8888888, if a pull request shows it now; applied after the merge"));
+    assert!(request::approve(&early, Some("8888888"), "ann").is_err());
     let none = request::approve(&stack("shop"), None, "ann").unwrap_err().to_string();
     assert!(none.ends_with("has no plan that waits for an approval"), "{none}");
 }

@@ -50,7 +50,7 @@ pub use stack::{
     Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackExpiry, StackRetries, StackSpec, StackStatus,
     WorkspaceReclaimPolicy,
 };
-pub use stack_plan::{PlanDigests, PlannedResource, PlannedValue, StackPlan};
+pub use stack_plan::{EarlyApproval, PlanDigests, PlannedResource, PlannedValue, StackPlan};
 pub use tree::Tree;
 pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, LogLink, StackReference, Update, UpdateProgress, UpdateSpec, UpdateStatus, UpdateStep,

@@ -33,6 +33,8 @@ pub struct StackPlan {
     pub demanded_by: Option<String>,
     /// What the hash of the plan covers.
     pub digests: Option<PlanDigests>,
+    /// Approval of a plan that only a pull request has shown.
+    pub early_approval: Option<EarlyApproval>,
     /// Time at which another plan is made.
     #[serde(deserialize_with = "json::lenient")]
     pub expires_at: Option<Time>,
@@ -66,8 +68,8 @@ pub struct StackPlan {
     pub refresh: Option<bool>,
     /// Approved hash that a run has used, or that the cluster did not check. It counts for no run.
     pub spent: Option<String>,
-    /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges` or
-    /// `Failed`.
+    /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges`,
+    /// `Failed`, or `Preview` for the plan of a pull request.
     pub state: Option<String>,
     /// The first inputs that are only known when the plan is applied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -82,6 +84,20 @@ pub struct StackPlan {
     pub unstable_total: Option<u32>,
     /// Update that made the plan.
     pub update: Option<String>,
+}
+
+/// Approval of a plan that only a pull request has shown.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EarlyApproval {
+    /// User who approved it.
+    pub approved_by: Option<String>,
+    /// Time at which it counts no more.
+    #[serde(deserialize_with = "json::lenient")]
+    pub expires_at: Option<Time>,
+    /// Hash of the plan.
+    pub hash: String,
 }
 
 /// Change of a resource.
@@ -137,6 +153,11 @@ impl StackPlan {
             current_update: status.current.clone(),
             governed: status.governed.then_some(true),
             guarded: status.guarded.then_some(true),
+            early_approval: status.early.as_ref().map(|early| EarlyApproval {
+                approved_by: early.by.clone(),
+                expires_at: Some(Time(early.expires)),
+                hash: early.hash.to_string(),
+            }),
             last_update: status.last.clone(),
             spent: status.spent.as_ref().map(ToString::to_string),
             ..Self::default()
@@ -197,6 +218,13 @@ impl StackPlan {
             current: self.current_update.clone(),
             last: self.last_update.clone(),
             proposal: self.proposal(),
+            early: self.early_approval.as_ref().and_then(|early| {
+                Some(core::EarlyApproval {
+                    hash: PlanHash::parse(&early.hash)?,
+                    by: early.approved_by.clone(),
+                    expires: early.expires_at.as_ref().map(|Time(at)| *at)?,
+                })
+            }),
             spent: self.spent.as_deref().and_then(PlanHash::parse),
         }
     }

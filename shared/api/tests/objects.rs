@@ -3,9 +3,9 @@
 
 use driftless_api::{Program, Source, Stack, Update, Workspace};
 use driftless_core::{
-    ChangeKind, ChangeRequest, CurrentUpdate, DriftStatus, DriftVerdict, Expiry, LastUpdate, LastUpdateState, Listed, Operation,
-    PlanHash, PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures, Proposal, Quantity,
-    Readiness, SourceState, StackReason, StackStatus, Wish,
+    ChangeKind, ChangeRequest, CurrentUpdate, DriftStatus, DriftVerdict, EarlyApproval, Expiry, LastUpdate, LastUpdateState,
+    Listed, Operation, PlanHash, PlanParts, PlanState, PlanStatus, PlannedChange, PlannedChanges, PlannedLeaf, PlatformFailures,
+    Proposal, Quantity, Readiness, SourceState, StackReason, StackStatus, Wish,
 };
 use jiff::Timestamp;
 use kube::core::DynamicObject;
@@ -287,6 +287,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         current: Some(text()),
         last: Some(text()),
         proposal: Some(proposal),
+        early: Some(EarlyApproval { hash: hash("f"), by: Some(text()), expires: at }),
         spent: Some(hash("e")),
     }
 }

@@ -44,6 +44,8 @@ fn created(stack: &Stack) -> (Value, Value) {
         planned: None,
         prerequisites: Vec::new(),
         requires: std::collections::BTreeMap::new(),
+        named: None,
+        shown: false,
         inputs: None,
     };
     let plan = decide(&snapshot, Timestamp::UNIX_EPOCH);

@@ -5,14 +5,18 @@ use std::fmt;
 use driftless_core::{PlanHash, PlannedChanges};
 use serde::{Deserialize, Serialize};
 
-use crate::RunId;
+use crate::{RunId, Uid};
 
 /// What a run of a guarded Stack may do, as its launch records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", rename_all_fields = "camelCase", tag = "kind")]
 pub enum PlanMode {
     /// Make a plan and change nothing.
-    Propose {},
+    Propose {
+        /// For a pull request: the Stack whose plan it is, in place of the run's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<Uid>,
+    },
     /// Make a plan, and apply it if its hash is the approved one.
     Apply {
         /// The approved hash.
@@ -28,7 +32,7 @@ impl PlanMode {
     #[must_use]
     pub fn approved_by(&self) -> Option<String> {
         match self {
-            Self::Propose {} => None,
+            Self::Propose { .. } => None,
             Self::Apply { approved_by, .. } => approved_by.clone(),
         }
     }
@@ -42,7 +46,7 @@ impl PlanMode {
 pub struct PlanRequest {
     /// The key of the digests in the plan, 64 digits of hex: HMAC-SHA256 under
     /// [`crate::keys::INPUTS_KEY`] of `plan` and the uid of the Stack. It is equal for all runs of
-    /// a Stack, and masked in all output.
+    /// a Stack and of its pull requests, and masked in all output.
     pub key: String,
     /// The digest of what the launcher knows: stack, backend, operation, flags and inputs. The
     /// proposal and the run that applies it must have the same, so the operation in it is the one

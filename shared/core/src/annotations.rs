@@ -11,9 +11,10 @@ use crate::{
 };
 
 /// The annotations with a few possible values, and these.
-const WORDS: [(&str, &[&str]); 6] = [
+const WORDS: [(&str, &[&str]); 7] = [
     (names::INPUTS, &[names::IGNORE]),
     (names::SEAL, &[names::NEVER]),
+    (names::PULL_REQUESTS, &[names::PREVIEW]),
     (names::SUSPEND, &["true", "false"]),
     (names::DRIFT_SUSPEND, &["true", "false"]),
     (names::CAPACITY, &[names::SPOT, names::ON_DEMAND]),
@@ -46,6 +47,18 @@ impl<'a> Annotations<'a> {
     #[must_use]
     pub fn change_request(self) -> Option<ChangeRequest> {
         self.get(names::CHANGE_REQUEST).and_then(ChangeRequest::parse)
+    }
+
+    /// The Stack whose plan it previews.
+    #[must_use]
+    pub fn pull_request_of(self) -> Option<&'a str> {
+        self.get(names::PULL_REQUEST_OF)
+    }
+
+    /// What it says about the Stacks that preview its plan.
+    #[must_use]
+    pub fn pull_requests(self) -> Option<&'a str> {
+        self.get(names::PULL_REQUESTS)
     }
 
     /// Returns whether the inputs of the Stack's runs are not kept for its destroy.

@@ -64,7 +64,7 @@ impl Stack {
 impl Wish {
     /// What a proposal was made for. A failed preview without a report keeps the old digest of
     /// inputs.
-    fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
+    pub(crate) fn of(run: &Run, outcome: &RunOutcome, before: Option<&Proposal>) -> Self {
         let operation = if run.operation == Operation::Preview { Operation::Up } else { run.operation };
         let has_report = outcome.succeeded || outcome.stale;
         let known = || before.filter(|_| !has_report).and_then(|before| before.wish.inputs.clone());
@@ -139,7 +139,10 @@ pub(crate) fn gate(
     proposal.demanded = ruling.demanded();
     let is_open =
         proposal.demanded.is_none() && ruling.refusal(wish.operation, "").is_none() && !settings.policy.needs_approval(&plan);
-    if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
+    let early = status.early.as_ref().filter(|early| early.hash == plan.hash);
+    if let Some(early) = early {
+        proposal.expires = Some(proposal.expires.map_or(early.expires, |at| at.min(early.expires)));
+    } else if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
         status.spent = Some(plan.hash.clone());
     }
     proposal.offered = is_guarded;
@@ -155,7 +158,8 @@ pub(crate) fn gate(
         Guard::Intact if is_approved => {
             proposal.state = PlanState::Approved;
             let is_by_user = settings.approved.as_ref() == Some(&plan.hash);
-            proposal.by = settings.approved_by.clone().filter(|_| is_by_user);
+            let by = early.and_then(|early| early.by.clone()).or_else(|| settings.approved_by.clone());
+            proposal.by = by.filter(|_| is_by_user);
             Gate::Apply(plan.hash)
         }
         Guard::Intact => {
@@ -164,12 +168,17 @@ pub(crate) fn gate(
                 Operation::Refresh => "; to adopt nothing, remove the annotation driftless.dev/adopt",
                 Operation::Up | Operation::Preview => "",
             };
-            let approve = format!("kubectl driftless approve {name} --namespace {namespace} --plan {}", plan.hash);
+            let approve = command(&name, &namespace, &plan.hash);
             let annotate = format!("or set the annotation {} to this hash (docs/approval.md)", metadata::APPROVE);
             let message = format!("{what}; to approve it: {approve}; {annotate}{keep}");
             Gate::Wait(Readiness::Reconciling { reason: StackReason::ApprovalRequired, message }, until)
         }
     }
+}
+
+/// The command that approves a plan.
+pub(crate) fn command(name: &str, namespace: &str, hash: &PlanHash) -> String {
+    format!("kubectl driftless approve {name} --namespace {namespace} --plan {hash}")
 }
 
 /// The condition in a cluster that does not enforce who may approve.
@@ -204,7 +213,7 @@ pub(crate) fn failed(proposal: &Proposal) -> Readiness {
 }
 
 /// The plan, as far as a status has it.
-fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
+pub(crate) fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
     plan.changes.first.truncate(TOLD);
     for change in &mut plan.changes.first {
         change.resource_type.clear();
@@ -381,6 +390,8 @@ pub(crate) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
     plan.guarded = stack.approval.is_some();
     if !plan.guarded {
         // The names of later proposals depend on the last one.
-        *plan = PlanStatus { current: plan.current.take(), last: plan.last.take(), ..PlanStatus::default() };
+        let PlanStatus { current, last, proposal, .. } = mem::take(plan);
+        *plan =
+            PlanStatus { current, last, proposal: proposal.filter(|_| stack.pull_request_of.is_some()), ..PlanStatus::default() };
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
-    validate, workspace,
+    unfit_pull_request, validate, workspace,
 };
 
 /// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
@@ -53,7 +53,9 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let mut reconciliation = Reconciliation::at(snapshot, now);
     reconciliation.absorb_check();
     reconciliation.absorb_proposal();
-    let readiness = reconciliation.absorb().unwrap_or_else(|| reconciliation.proceed());
+    let absorbed = reconciliation.absorb();
+    reconciliation.sort_plan();
+    let readiness = absorbed.unwrap_or_else(|| reconciliation.proceed());
     reconciliation.end(readiness)
 }
 
@@ -78,6 +80,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         guard(&mut stack, snapshot);
+        plans::approve_early(&mut stack, snapshot, now);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
@@ -138,8 +141,9 @@ impl<'a> Reconciliation<'a> {
                 Some(waiting.clone().unwrap_or_else(|| Readiness::processing("stack is being processed")))
             }
             RunState::Ended(run, outcome) => {
-                let (status, event) = observe(&self.stack, run, outcome, self.now);
+                let (status, mut event) = observe(&self.stack, run, outcome, self.now);
                 self.stack.status = status;
+                self.judge_preview(&mut event);
                 self.effects.push(event);
                 if outcome.succeeded {
                     self.effects.push(Effect::WakeDependents);
@@ -173,6 +177,11 @@ impl<'a> Reconciliation<'a> {
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
+            return self.invalid(StackReason::SpecInvalid, message);
+        }
+        if let Some(message) = unfit_pull_request(&self.stack, self.snapshot.named.as_deref()).filter(|_| !self.stack.deleting) {
+            // A change of the other Stack sends no event to this one.
+            self.requeue_at = Some(self.in_seconds(PREREQUISITE_SECONDS));
             return self.invalid(StackReason::SpecInvalid, message);
         }
         if let Some(message) = self.stack.spec.old_pulumi.clone() {

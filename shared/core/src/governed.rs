@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    Governance, Operation, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
+    Governance, Operation, PlanState, PlannedChanges, Readiness, RunState, Snapshot, Stack, StackReason,
     policy::{Judgement, judge},
 };
 
@@ -34,11 +34,13 @@ impl Ruling {
             Governance::Unreadable(why) => return Self::Unknown(why.clone()),
             Governance::Known { floor, policies } => (floor, policies),
         };
-        let pending = status.proposal.as_ref().filter(|proposal| proposal.state.is_pending());
+        let is_judged = |state: PlanState| state.is_pending() || state == PlanState::Preview;
+        let pending = status.proposal.as_ref().filter(|proposal| is_judged(proposal.state));
         let Some(plan) = pending.and_then(|proposal| proposal.plan.as_ref()) else { return Self::Judged(Judgement::default()) };
         let mut judgement = match (policies.as_slice(), full(snapshot, plan)) {
             ([], _) => Judgement::default(),
-            (_, Some(full)) => judge(policies, stack, full),
+            // A plan of a pull request is judged as the one after the merge.
+            (_, Some(full)) => judge(policies, snapshot.named.as_deref().unwrap_or(stack), full),
             (_, None) => return Self::Unrecorded,
         };
         if floor.as_ref().is_some_and(|floor| floor.needs_approval(plan)) {

@@ -44,6 +44,7 @@ mod pod;
 mod policy;
 mod prerequisites;
 mod proposal;
+mod pull_request;
 mod pulumi_version;
 mod reasons;
 mod repository;
@@ -97,7 +98,8 @@ pub use pod::{
 };
 pub use policy::MAX_EXPRESSION_BYTES;
 pub use prerequisites::{MAX_PREREQUISITES, Upstream, UpstreamChange, Walk, has_unmet};
-pub use proposal::{PlanState, PlanStatus, Proposal, Wish};
+pub use proposal::{EarlyApproval, PlanState, PlanStatus, Proposal, Wish};
+pub use pull_request::unfit_pull_request;
 pub use pulumi_version::old_pulumi;
 pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};

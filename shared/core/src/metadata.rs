@@ -37,6 +37,16 @@ pub const TTL: &str = "driftless.dev/ttl";
 /// Flux's own objects. Also annotation of an Event that is shown there.
 pub const CHANGE_REQUEST: &str = "event.toolkit.fluxcd.io/change_request";
 
+/// Annotation of a Stack with `spec.preview`: the Stack of its namespace that will apply what it
+/// previews, after the merge of its pull request. Its runs make the plan that this Stack will have.
+pub const PULL_REQUEST_OF: &str = "driftless.dev/pull-request-of";
+
+/// Annotation of a Stack: with the value [`PREVIEW`], other Stacks may be a [`PULL_REQUEST_OF`] it.
+pub const PULL_REQUESTS: &str = "driftless.dev/pull-requests";
+
+/// The value of [`PULL_REQUESTS`].
+pub const PREVIEW: &str = "preview";
+
 /// Annotation of a Stack: when its maintenance window opens, as five cron fields such as `0 22 * *
 /// 1-5`. Runs that change resources start within the window only.
 pub const WINDOW_SCHEDULE: &str = "driftless.dev/window-schedule";

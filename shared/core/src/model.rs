@@ -32,10 +32,15 @@ pub struct Snapshot {
     pub proposal: RunState,
     /// Whether the cluster enforces who may approve.
     pub guard: Guard,
-    /// What the cluster demands of the Stack's plans. It is read where a run may start.
+    /// What the cluster demands of the Stack's plans. It is read where a run may start, and where a
+    /// plan of a pull request was made.
     pub governance: Governance,
     /// The record of the plan that waits, of which the status has a part.
     pub planned: Option<PlannedChanges>,
+    /// The Stack that [`Stack::pull_request_of`] names, if it exists.
+    pub named: Option<Box<Stack>>,
+    /// A pull request of the Stack shows the plan of [`Stack::early_approval`].
+    pub shown: bool,
     /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or
     /// a change of them does not matter.
     pub inputs: Option<Inputs>,
@@ -80,6 +85,10 @@ pub struct Stack {
     pub suspended: bool,
     /// The pull request that it previews.
     pub change_request: Option<ChangeRequest>,
+    /// The Stack of its namespace whose plan it previews.
+    pub pull_request_of: Option<String>,
+    /// The annotation `driftless.dev/pull-requests`, as written.
+    pub pull_requests: Option<String>,
     /// When its life ends; `None`: not by itself.
     pub ttl: Option<Ttl>,
     /// When its runs may start; `None`: at any time.

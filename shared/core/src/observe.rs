@@ -1,8 +1,9 @@
 use jiff::Timestamp;
 
 use crate::{
-    ChangeRequest, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlatformFailures, Run,
-    RunOutcome, Stack, StackStatus, approval::observe_applied, preview_summary,
+    ChangeRequest, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlannedChanges,
+    PlatformFailures, Previewed, PreviewedChange, Run, RunOutcome, Stack, StackStatus, approval::observe_applied,
+    plan_summary::identity, preview_summary, pull_request,
 };
 
 /// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end
@@ -14,6 +15,9 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     // A stale run changed nothing, so it is no update of the Stack.
     if let Some(stale) = observe_applied(&mut plan, run, outcome) {
         return (StackStatus { current_update: None, plan, ..status.clone() }, stale);
+    }
+    if stack.pull_request_of.is_some() {
+        plan.proposal = pull_request::shown(run, outcome);
     }
     let previous = status.last_update.as_ref();
     // As in PKO, failures of several revisions are counted together, unless the Stack sets its own
@@ -94,13 +98,13 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     let (event_type, reason, note) = if outcome.succeeded && run.adopts && !is_empty {
         let note = "Adopted drift: the state is as the live resources; the next update changes them to what the program says";
         (EventType::Normal, EventReason::DriftAdopted, note.into())
-    } else if let Some(found) = outcome
-        .previewed
-        .as_ref()
+    } else if let Some(found) = previewed(stack, outcome)
         // Other Stacks keep PKO's message, by which Alerts select Events.
-        .filter(|_| outcome.succeeded && run.operation == Operation::Preview && stack.change_request.is_some())
+        .filter(|_| outcome.succeeded && run.operation == Operation::Preview)
+        .filter(|_| stack.change_request.is_some() || stack.pull_request_of.is_some())
     {
-        (EventType::Normal, EventReason::StackCreated, format!("Preview succeeded: {}", preview_summary(found)))
+        let plan = outcome.plan.as_deref().filter(|_| !found.is_empty()).map(identity).unwrap_or_default();
+        (EventType::Normal, EventReason::StackCreated, format!("Preview succeeded: {}{plan}", preview_summary(&found)))
     } else if outcome.succeeded {
         (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())
     } else if outcome.platform_failure {
@@ -118,11 +122,21 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     (status, Effect::Event { event_type, reason, note, revision, change_request })
 }
 
+/// The changes that a preview found, also if it made the plan of a pull request.
+fn previewed(stack: &Stack, outcome: &RunOutcome) -> Option<Previewed> {
+    let of_plan = |plan: &PlannedChanges| Previewed {
+        counts: plan.counts.clone(),
+        first: plan.changes.first.iter().map(|change| PreviewedChange { kind: change.kind, urn: change.urn.clone() }).collect(),
+    };
+    let plan = outcome.plan.as_deref().filter(|_| stack.pull_request_of.is_some());
+    outcome.previewed.clone().or_else(|| plan.map(of_plan))
+}
+
 /// The pull request that shows the end of a run: of a preview that found changes or failed, and of
 /// each one after that. The others leave no comment about a Stack that the pull request does not
 /// touch.
 fn shown_on(stack: &Stack, run: &Run, outcome: &RunOutcome) -> Option<ChangeRequest> {
     let number = stack.change_request.filter(|_| run.operation == Operation::Preview && !outcome.platform_failure)?;
-    let is_news = !outcome.succeeded || outcome.previewed.as_ref().is_some_and(|found| !found.is_empty());
+    let is_news = !outcome.succeeded || previewed(stack, outcome).is_some_and(|found| !found.is_empty());
     (is_news || stack.status.change_request == Some(number)).then_some(number)
 }

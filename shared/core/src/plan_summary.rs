@@ -19,17 +19,22 @@ pub fn summary(plan: &PlannedChanges) -> String {
     };
     let lost = |kind| verb(kind).filter(|_| matches!(kind, ChangeKind::Replace | ChangeKind::Delete | ChangeKind::Forget));
     let text = format!(
-        "{operation}{}{}; plan {}",
+        "{operation}{}{}",
         counted(&plan.counts),
         named(plan.changes.first.iter().map(|change| (change.kind, change.urn.as_str())), lost),
-        plan.hash.short()
     );
+    text + &identity(plan)
+}
+
+/// The beginning of the hash of a plan, and the values that the hash does not cover.
+pub(crate) fn identity(plan: &PlannedChanges) -> String {
     let leaves = |count: u32, what: &str| match count {
         0 => String::new(),
         1 => format!("; 1 value is {what}"),
         count => format!("; {count} values are {what}"),
     };
-    text + &leaves(plan.unknown.count, "known only when it is applied")
+    format!("; plan {}", plan.hash.short())
+        + &leaves(plan.unknown.count, "known only when it is applied")
         + &leaves(plan.unstable.count, "different in each preview and not compared")
 }
 

@@ -18,9 +18,22 @@ pub struct PlanStatus {
     pub last: Option<String>,
     /// The last plan.
     pub proposal: Option<Proposal>,
+    /// The approval of a plan that only a pull request has shown.
+    pub early: Option<EarlyApproval>,
     /// The approved plan that a run has used, or whose approval the cluster did not check, until
     /// its annotation is gone. The approval counts for no run.
     pub spent: Option<PlanHash>,
+}
+
+/// The approval of a plan that only a pull request has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlyApproval {
+    /// The plan.
+    pub hash: PlanHash,
+    /// The user who approved it.
+    pub by: Option<String>,
+    /// When it counts no more.
+    pub expires: Timestamp,
 }
 
 /// The last plan of a Stack.
@@ -99,11 +112,13 @@ pub enum PlanState {
     NoChanges,
     /// The preview failed.
     Failed,
+    /// A pull request shows it. It is never applied.
+    Preview,
 }
 
 impl PlanState {
     /// All states.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Proposed,
         Self::Approved,
         Self::Rejected,
@@ -113,6 +128,7 @@ impl PlanState {
         Self::Partly,
         Self::NoChanges,
         Self::Failed,
+        Self::Preview,
     ];
 
     /// The name in a status.
@@ -128,6 +144,7 @@ impl PlanState {
             Self::Partly => "Partly",
             Self::NoChanges => "NoChanges",
             Self::Failed => "Failed",
+            Self::Preview => "Preview",
         }
     }
 

@@ -148,8 +148,9 @@ prop_compose! {
     fn plan_status()(
         (guarded, governed) in any::<(bool, bool)>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
         proposal in option::weighted(0.8, a_proposal()), spent in option::weighted(0.3, a_hash()),
+        early in option::weighted(0.3, (a_hash(), time()).prop_map(|(hash, expires)| EarlyApproval { hash, by: None, expires })),
     ) -> PlanStatus {
-        PlanStatus { guarded, governed, current, last, proposal, spent }
+        PlanStatus { guarded, governed, current, last, proposal, early, spent }
     }
 }
 
@@ -278,16 +279,16 @@ prop_compose! {
 
 prop_compose! {
     fn a_snapshot()(
-        spec in a_spec(),
+        spec in a_spec().boxed(),
         (generation, deleting, finalizer, suspended, reconcile_request) in
             (1_i64..4, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), request()),
-        last_update in option::weighted(0.8, last()),
+        last_update in option::weighted(0.8, last()).boxed(),
         (next_reconciliation, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
-        (source, tree, run) in (a_source(), a_tree(), a_run_state().boxed()),
-        prerequisite in option::of((1_i64..3, option::of(last()))),
+        (source, tree, run) in (a_source().boxed(), a_tree().boxed(), a_run_state().boxed()),
+        prerequisite in option::of((1_i64..3, option::of(last()))).boxed(),
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), option::of(a_digest()), time())), any::<bool>()),
-        (drift, drift_status, check) in (option::of(drift_settings()), drift_status(), a_check_state()),
+        (drift, drift_status, check) in (option::of(drift_settings()).boxed(), drift_status().boxed(), a_check_state().boxed()),
         (window, ttl, expiry) in (
             option::weighted(0.3, prop_oneof![Just("0 * * * *"), Just("0 22 * * 1-5")]),
             option::weighted(0.3, (time(), any::<bool>())),
@@ -296,11 +297,16 @@ prop_compose! {
         (approval, plan_status, proposal, guard) in
             (option::of(approval_settings()).boxed(), plan_status().boxed(), a_proposal_state().boxed(), a_guard()),
         (answers, governance, planned) in (approval_settings().boxed(), a_governance(), option::weighted(0.9, a_changes()).boxed()),
+        (takes_pull_requests, shown, of) in (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).boxed(),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, approval, ..stack() };
         stack.answers = ApprovalSettings { policy: ApprovalPolicy::none(), ..answers };
         let proposal = if plan_status.current.is_some() { proposal } else { RunState::None };
         stack.status.plan = plan_status;
+        stack.pull_requests = takes_pull_requests.then(|| "preview".into());
+        stack.pull_request_of = of.then(|| "app".into());
+        stack.spec.service_account_name = Some("preview".into());
+        let target = of.then(|| Box::new(Stack { pull_requests: Some("preview".into()), ..support::stack() }));
         stack.window = window.map(support::window);
         stack.ttl = ttl.map(|(created, is_applied)| {
             support::ttl("2h", created, is_applied.then_some("Kustomization flux-system/apps"))
@@ -313,13 +319,14 @@ prop_compose! {
         stack.status.scope = scope;
         stack.status.project = project.then(|| ("shop".to_owned(), "yaml".to_owned()));
         stack.status.conflict = conflict;
+        let shown = shown && stack.early_approval().is_some();
         let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: Revision::default() };
         stack.status.current_update = (run != RunState::None).then_some(named);
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
         let inputs = inputs.map(|(changed, digest, read)| Inputs { changed, digest, read, waits_for: None });
-        Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, inputs }
+        Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, named: target, shown, inputs }
     }
 }
 

@@ -48,7 +48,7 @@ impl Ledger {
                 let is_approved = self.approvals.approved.contains_key(&plan);
                 is_approved || !needs_approval(self.approvals.plans.get(&plan).copied().flatten(), all)
             }
-            Some(PlanMode::Propose {}) | None => false,
+            Some(PlanMode::Propose { .. }) | None => false,
         };
         let update = &launch.run.update;
         self.check(permits, || format!("13: {update} begins, and its Stack needs an approval: {:?}", request.plan));

@@ -70,7 +70,7 @@ pub async fn gone(stacks: &Api<Stack>) -> Result<()> {
 }
 
 /// Waits until Driftless has emptied the approval.
-async fn emptied(team: &Namespace<'_>) -> Result<()> {
+pub async fn emptied(team: &Namespace<'_>) -> Result<()> {
     ready::until("the approval is emptied", RUN, async || {
         let stack = team.stack("app").await?;
         let left = stack.annotations().get(names::APPROVE).cloned().unwrap_or_default();

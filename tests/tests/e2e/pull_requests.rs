@@ -6,6 +6,7 @@ mod hosts;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::{Stack, StackPlan, names};
 use driftless_tests::{
     guide::{objects, rendered},
     scenario::{FLUX, Namespace, RUN, Source, is_ready},
@@ -20,16 +21,20 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::hosts::{Host, Hosts};
-use crate::world::shared;
+use crate::{
+    approval::{annotate, approve, content, emptied, plan, proposed},
+    world::shared,
+};
 
 const PAGE: &str = include_str!("../../../docs/pull-requests.md");
 
-/// The pull requests: one that changes the project, another one, one of a fork, and that of a
-/// forged Event.
+/// The pull requests: one that changes the project, another one, one of a fork, that of a forged
+/// Event, and one that is approved before its merge.
 const CHANGES: &str = "17";
 const UNRELATED: &str = "18";
 const FORK: &str = "19";
 const FORGED: &str = "20";
+const APPROVED: &str = "21";
 
 #[tokio::test]
 async fn pull_request_shows_what_it_would_change_and_a_fork_runs_nothing() -> Result<()> {
@@ -68,11 +73,15 @@ impl Recipe<'_> {
     }
 
     /// Applies what Flux Operator makes of a `ResourceSet` for a pull request, with the repository
-    /// and the state of this world.
+    /// and the state of this world. That of [`APPROVED`] makes the plan of the Stack `app`.
     async fn preview(&self, set: &str, number: &str, branch: &str, commit: &str) -> Result<()> {
         let is_set = |object: &&Value| object["kind"] == "ResourceSet" && object["metadata"]["name"] == set;
         let set = self.page.iter().find(is_set).context("the page has no such ResourceSet")?;
         for mut object in rendered(set, &[("id", number), ("branch", branch), ("sha", commit)])? {
+            if number == APPROVED && object["kind"] == "Stack" {
+                object["metadata"]["annotations"][names::PULL_REQUEST_OF] = "app".into();
+                object["spec"]["useLocalStackOnly"] = false.into();
+            }
             let spec = object["spec"].as_object_mut().context("a spec")?;
             if spec.contains_key("backend") {
                 let passphrase = json!({ "type": "Secret", "secret": { "name": "pulumi", "key": "passphrase" } });
@@ -132,6 +141,50 @@ async fn forge(team: &Namespace<'_>, number: &str) -> Result<()> {
     Ok(())
 }
 
+/// The plan of a pull request is approved before the merge. After it, the Stack applies exactly
+/// that plan, unless the state of the Pulumi stack has changed.
+async fn approved_before_the_merge(hosts: &Hosts, recipe: &Recipe<'_>) -> Result<()> {
+    let Recipe { team, repository, .. } = recipe;
+    annotate(&team.world.client, team, json!({ names::APPROVAL: "required", names::PULL_REQUESTS: "preview" })).await?;
+    let (file, state) = (team.file("prod.txt")?, format!("{}/.pulumi/stacks/shop/prod.json", team.state()?));
+    for (before, new) in [("one", "three"), ("three", "four")] {
+        let program = recipe.project(new)?;
+        let commit = repository.commit_on("approve", new, &[("shop/Pulumi.yaml", &program)]).await?;
+        recipe.preview("shop", APPROVED, "approve", &commit).await?;
+        let is_shown = |stack: &Stack| {
+            let StackPlan { state, commit: of, offered, .. } = plan(stack);
+            state.as_deref() == Some("Preview") && offered == Some(true) && of.is_some_and(|of| of.ends_with(&commit))
+        };
+        let hash = plan(&team.wait("shop-21", "to show its plan", is_shown).await?).hash.context("a hash")?;
+        let command = format!("to approve it before the merge: kubectl driftless approve app --namespace previews --plan {hash}");
+        for host in hosts.all() {
+            host.wait(APPROVED, &command).await?;
+        }
+        approve(team, &hash).await?;
+        let is_kept = |stack: &Stack| plan(stack).early_approval.is_some_and(|early| early.hash == hash);
+        team.wait("app", "to keep the approval", is_kept).await?;
+        ensure!(content(&file).as_deref() == Some(before), "{:?}", content(&file));
+
+        if new == "four" {
+            let found = fs::read_to_string(&state)?;
+            ensure!(found.contains("\"three\""), "{found}");
+            fs::write(&state, found.replace("\"three\"", "\"outside\""))?;
+        }
+        repository.commit("merge", &[("shop/Pulumi.yaml", &program), ("README.md", new)]).await?;
+        team.reconcile_source("main", new).await?;
+        if new == "four" {
+            proposed(team, &hash).await?;
+        } else {
+            let is_applied = |stack: &Stack| is_ready(stack) && plan(stack).state.as_deref() == Some("Applied");
+            let applied = plan(&team.wait("app", "to be Ready", is_applied).await?);
+            ensure!(applied.hash.as_ref() == Some(&hash) && applied.approved_by.is_some(), "{applied:?}");
+            emptied(team).await?;
+        }
+        ensure!(content(&file).as_deref() == Some("three"), "{:?}", content(&file));
+    }
+    Ok(())
+}
+
 async fn story(hosts: &Hosts, address: &str) -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("previews").await?;
@@ -144,8 +197,8 @@ async fn story(hosts: &Hosts, address: &str) -> Result<()> {
     repository.commit("main", &main).await?;
     team.apply_git_repository("main", &repository.url).await?;
     let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "main", dir: "shop" };
-    team.apply_stack_as("main", "prod", "{}", source, "").await?;
-    team.wait("main", "to be applied", is_ready).await?;
+    team.apply_stack_as("app", "prod", "{ driftless.dev/paths: modules/network }", source, "").await?;
+    team.wait("app", "to be applied", is_ready).await?;
     // Flux loses events that arrive before its cache has an Alert.
     ready::until("the Alerts are known", RUN, async || {
         forge(&team, "20/../19").await?;
@@ -199,6 +252,8 @@ async fn story(hosts: &Hosts, address: &str) -> Result<()> {
         .await?;
     }
 
+    approved_before_the_merge(hosts, &recipe).await?;
+
     // As Flux Operator does when the pull request is closed.
     team.wait("shop-review-17", "to be applied", is_ready).await?;
     let review = team.file("review-17.txt")?;
@@ -207,6 +262,6 @@ async fn story(hosts: &Hosts, address: &str) -> Result<()> {
         team.objects(api_version, kind)?.delete("shop-review-17", &DeleteParams::default()).await?;
     }
     team.clear().await?;
-    ensure!(!fs::exists(&review)? && fs::read_to_string(team.file("prod.txt")?)? == "one", "{review} is left, or prod changed");
+    ensure!(!fs::exists(&review)? && fs::read_to_string(team.file("prod.txt")?)? == "three", "{review} is left, or prod changed");
     Ok(())
 }

@@ -9,6 +9,7 @@ mod capacity;
 mod inputs;
 mod namespaces;
 mod policy_packs;
+mod pull_requests;
 mod running;
 mod stacks;
 

@@ -45,7 +45,7 @@ fn launched(mode: Option<PlanMode>) -> World {
     let key = format!("{}launch", keys::run(CLUSTER, &"uid".into()));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
     let stack = Some(StackId { namespace: "n".into(), uid: "stack-uid".into() });
-    let preview = mode == Some(PlanMode::Propose {});
+    let preview = mode == Some(PlanMode::Propose { of: None });
     let spec = json!({ "type": if preview { "preview" } else { "up" } });
     let request = RunRequest { spec, stack, limits: RunLimits::default(), not_secret: Vec::new(), plan: mode };
     put(&world, &key, &to_json(&Launch { request: Some(request), preview, ..launch }));
@@ -76,7 +76,7 @@ fn apply(approved: PlanHash) -> PlanMode {
 
 #[test]
 fn plan_of_a_proposal_is_bounded_and_recorded_once() {
-    let world = launched(Some(PlanMode::Propose {}));
+    let world = launched(Some(PlanMode::Propose { of: None }));
     report(&world, &RunResult { plan: Some(plan("a", 150)), ..succeeded(&world) });
     reconcile(&world);
     let found = outcome(&world).plan.unwrap();
@@ -117,7 +117,7 @@ fn success_without_the_approved_plan_is_no_success() {
     for (mode, reported, words) in [
         (apply(hash("a")), Some("e"), "another plan than the approved one"),
         (apply(hash("a")), None, "without a plan"),
-        (PlanMode::Propose {}, None, "without a plan"),
+        (PlanMode::Propose { of: None }, None, "without a plan"),
     ] {
         let world = launched(Some(mode));
         report(&world, &RunResult { plan: reported.map(|digit| plan(digit, 1)), ..succeeded(&world) });
@@ -138,7 +138,7 @@ fn unrequested_plan_is_dropped() {
 #[test]
 fn malformed_hash_makes_the_report_invalid() {
     for bad in ["", "../../runs/kind/u/owner", &"A".repeat(64), &"a".repeat(63)] {
-        let world = launched(Some(PlanMode::Propose {}));
+        let world = launched(Some(PlanMode::Propose { of: None }));
         let mut result: Value =
             serde_json::from_str(&to_json(&RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) })).unwrap();
         result["plan"]["hash"] = json!(bad);
@@ -152,7 +152,7 @@ fn malformed_hash_makes_the_report_invalid() {
 #[test]
 fn plan_is_recorded_after_a_crash_before_any_call() {
     for calls in 0..60 {
-        let world = launched(Some(PlanMode::Propose {}));
+        let world = launched(Some(PlanMode::Propose { of: None }));
         report(&world, &RunResult { plan: Some(plan("a", 1)), ..succeeded(&world) });
         world.crash_before_call(calls);
         let crashed = handled(&world).is_none();

@@ -132,6 +132,9 @@ fn of_terms(stack: &Stack, new: &NewUpdate, terms: &RunTerms) -> Update {
 /// The terms of an Update of a Stack.
 fn terms(stack: &Stack, new: &NewUpdate, purpose: Purpose) -> RunTerms {
     let annotations = core::Annotations(stack.annotations());
+    // A preview for a pull request has the flags of the run after the merge.
+    let is_plan = purpose == Purpose::Run && annotations.pull_request_of().is_some() && new.operation == Operation::Preview;
+    let purpose = if is_plan { Purpose::Proposal } else { purpose };
     new.terms(purpose, stack.spec.destroy_on_finalize == Some(true), annotations)
 }
 

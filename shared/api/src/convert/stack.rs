@@ -22,6 +22,8 @@ impl From<&Stack> for core::Stack {
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             change_request: annotations.change_request(),
+            pull_request_of: annotations.pull_request_of().map(str::to_owned),
+            pull_requests: annotations.pull_requests().map(str::to_owned),
             suspended: stack.is_suspended(),
             ttl: annotations.ttl(stack.labels(), created(stack)).unwrap_or_default(),
             window: annotations.window().unwrap_or_default(),
@@ -80,6 +82,20 @@ impl Stack {
         self.annotations().contains_key(names::APPROVAL) || plan.and_then(|plan| plan.guarded) == Some(true)
     }
 
+    /// Returns whether it shows this plan of the Stack of that name, for a pull request, in a
+    /// cluster that enforces who may approve.
+    #[must_use]
+    pub fn shows(&self, name: &str, hash: &core::PlanHash) -> bool {
+        let plan = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
+        let is_preview = self.spec.preview == Some(true) && core::Annotations(self.annotations()).pull_request_of() == Some(name);
+        is_preview
+            && plan.is_some_and(|plan| {
+                plan.state.as_deref() == Some(core::PlanState::Preview.as_str())
+                    && plan.hash.as_deref() == Some(hash.as_str())
+                    && plan.offered == Some(true)
+            })
+    }
+
     /// Returns whether it waits for the end of that Update: its current one, its proposal, or its
     /// drift check.
     #[must_use]
@@ -105,6 +121,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.old_pulumi = workspace.old_pulumi;
     (spec.refresh, spec.retyped) = super::run::forward(stack);
+    spec.service_account_name.clone_from(&workspace.spec.service_account_name);
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     let task = workspace.spec.task(super::workspace::TEMPLATE);
     spec.pod_only = task.pod_only();

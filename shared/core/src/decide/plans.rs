@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use super::{Reconciliation, launch};
 use crate::{
-    ApprovalSettings, Effect, EventReason, EventType, Governance, LastUpdateState, NewUpdate, Operation, PlanHash, PlanState,
-    Proposal, Readiness, Revision, RunState, SourceRef, Stack, Why, Wish,
+    ApprovalSettings, EarlyApproval, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
+    PlanHash, PlanState, Proposal, Readiness, Revision, RunState, Snapshot, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
@@ -37,6 +37,12 @@ impl Reconciliation<'_> {
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
             }
         }
+    }
+
+    /// Only the Stack of a pull request shows the plan of one, and it has no other.
+    pub(super) fn sort_plan(&mut self) {
+        let is_shown = self.stack.pull_request_of.is_some();
+        self.stack.status.plan.proposal.take_if(|proposal| (proposal.state == PlanState::Preview) != is_shown);
     }
 
     /// A plan of a change that is no longer wanted is not shown. An approved one is kept for the
@@ -101,8 +107,25 @@ impl Reconciliation<'_> {
     /// Decides about an approval that a run has used.
     pub(super) fn end_plan(&mut self) {
         let plan = &mut self.stack.status.plan;
+        plan.early.take_if(|early| plan.spent.as_ref() == Some(&early.hash));
+        if let Some(at) = plan.early.as_ref().map(|early| early.expires) {
+            self.requeue_by(at);
+        }
+        let is_unguarded = self.stack.approval.is_some() && self.snapshot.guard != Guard::Intact;
+        if let Some(hash) = self.stack.early_approval().filter(|_| is_unguarded).cloned() {
+            self.stack.status.plan.spent = Some(hash);
+        }
+        let plan = &mut self.stack.status.plan;
+        let is_shown = self.stack.pull_request_of.is_some();
         if self.stack.approval.is_none() {
-            (plan.proposal, plan.spent) = (None, None);
+            plan.proposal.take_if(|_| !is_shown);
+            plan.spent = None;
+        }
+        if let Some(proposal) = plan.proposal.as_mut().filter(|proposal| proposal.state == PlanState::Preview) {
+            // An approval that was there before was not checked.
+            let approved = self.snapshot.named.as_ref().and_then(|named| named.answers.approved.as_ref());
+            let is_approved = approved.is_some() && approved == proposal.plan.as_ref().map(|plan| &plan.hash);
+            proposal.offered = self.snapshot.guard == Guard::Intact && (proposal.offered || !is_approved);
         }
         if plan.spent.is_some()
             && self.stack.approval.as_ref().and_then(|settings| settings.approved.as_ref()) != plan.spent.as_ref()
@@ -124,6 +147,28 @@ impl Reconciliation<'_> {
             let revision = Some(commit.clone()).filter(|commit| !commit.is_empty());
             let event = |note| Effect::Event { event_type: EventType::Warning, reason, note, revision, change_request: None };
             self.effects.extend(note.map(event));
+        }
+    }
+
+    /// Adds to the Event about the end of a preview what is to be known of the plan of its pull
+    /// request: what the rules of the cluster say, and how it is approved.
+    pub(super) fn judge_preview(&self, event: &mut Effect) {
+        let Effect::Event { event_type, note, .. } = event else { return };
+        let shown = self.stack.status.plan.proposal.as_ref().filter(|proposal| proposal.state == PlanState::Preview);
+        let Some(plan) = shown.and_then(|proposal| proposal.plan.as_ref()).filter(|plan| !plan.is_empty()) else { return };
+        let ruling = Ruling::of(self.snapshot, &self.stack);
+        note.push_str(&ruling.told());
+        let named = self.snapshot.named.as_ref().filter(|named| named.approval.is_some() || named.status.plan.guarded);
+        match (ruling.refusal(Operation::Up, note), named) {
+            (Some(Readiness::Stalled { message, .. } | Readiness::Reconciling { message, .. }), _) => {
+                (*event_type, *note) = (EventType::Warning, message);
+            }
+            (Some(Readiness::Ready) | None, Some(named)) => {
+                let Stack { name, namespace, .. } = &**named;
+                note.push_str("; to approve it before the merge: ");
+                note.push_str(&approval::command(name, namespace, &plan.hash));
+            }
+            (Some(Readiness::Ready) | None, None) => {}
         }
     }
 
@@ -167,5 +212,21 @@ impl Reconciliation<'_> {
                 None => Ok(hash),
             },
         }
+    }
+}
+
+/// Keeps the approval of a plan that only a pull request shows yet. It counts no more when it
+/// expires, when the cluster does not enforce who may approve, or when the Stack takes none.
+pub(super) fn approve_early(stack: &mut Stack, snapshot: &Snapshot, now: Timestamp) {
+    let fresh = stack.early_approval().cloned();
+    let is_taken = snapshot.guard == Guard::Intact && stack.takes_pull_requests();
+    let plan = &mut stack.status.plan;
+    let Some(settings) = &stack.approval else { return };
+    plan.early.take_if(|early| settings.approved.as_ref() != Some(&early.hash));
+    if let Some(early) = plan.early.take_if(|early| !is_taken || early.expires <= now) {
+        plan.spent = Some(early.hash);
+    }
+    if let Some((hash, expires)) = fresh.zip(now.checked_add(settings.ttl).ok()).filter(|_| is_taken && snapshot.shown) {
+        plan.early = Some(EarlyApproval { hash, by: settings.approved_by.clone(), expires });
     }
 }

@@ -29,6 +29,8 @@ pub fn stack() -> Stack {
         paths: None,
         suspended: false,
         change_request: None,
+        pull_request_of: None,
+        pull_requests: None,
         ttl: None,
         window: None,
         drift: None,
@@ -78,6 +80,8 @@ pub fn snapshot(stack: Stack) -> Snapshot {
         planned: None,
         prerequisites: Vec::new(),
         requires: BTreeMap::new(),
+        named: None,
+        shown: false,
         inputs: None,
     }
 }

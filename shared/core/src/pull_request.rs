@@ -1,0 +1,80 @@
+//! The plan of a pull request: a Stack that previews makes the plan that another one will have
+//! after the merge, and a user can approve that plan before it.
+
+use crate::{Operation, PlanHash, PlanState, Proposal, Run, RunOutcome, Stack, Wish, approval::shortened, metadata as names};
+
+impl Stack {
+    /// Returns whether other Stacks may make its plan for a pull request.
+    pub(crate) fn takes_pull_requests(&self) -> bool {
+        self.pull_requests.as_deref() == Some(names::PREVIEW)
+    }
+
+    /// The approved plan that the Stack has not shown itself. It counts if a pull request shows it.
+    #[must_use]
+    pub fn early_approval(&self) -> Option<&PlanHash> {
+        let status = &self.status.plan;
+        let approved = self.approval.as_ref().unwrap_or(&self.answers).approved.as_ref()?;
+        let own = status.proposal.as_ref().filter(|proposal| proposal.state.is_pending());
+        let known = [
+            own.and_then(|proposal| Some(&proposal.plan.as_ref()?.hash)),
+            status.early.as_ref().map(|early| &early.hash),
+            status.spent.as_ref(),
+        ];
+        let is_asked = self.takes_pull_requests() && !self.deleting && self.pull_request_of.is_none();
+        Some(approved).filter(|_| is_asked && !known.contains(&Some(approved)))
+    }
+}
+
+/// Why a Stack cannot make the plan of the Stack that it names, as a message; `None` if it can, or
+/// names none. `named` is that Stack, if it exists.
+#[must_use]
+pub fn unfit_pull_request(stack: &Stack, named: Option<&Stack>) -> Option<String> {
+    let of = stack.pull_request_of.as_ref()?;
+    let annotation = format!("annotation {} is {of:?}", names::PULL_REQUEST_OF);
+    if !stack.spec.preview {
+        return Some(format!("{annotation}, but spec.preview is false; set it to true, or remove the annotation"));
+    }
+    let Some(named) = named else {
+        let place = &stack.namespace;
+        return Some(format!("{annotation}, and namespace {place:?} has no such Stack; create it, or correct the annotation"));
+    };
+    if named.spec.preview {
+        return Some(format!("{annotation}, which only previews; name the Stack that applies the change"));
+    }
+    if !named.takes_pull_requests() {
+        let found = named.pull_requests.as_ref().map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
+        let (consent, word) = (names::PULL_REQUESTS, names::PREVIEW);
+        return Some(format!(
+            "{annotation}, whose annotation {consent} is {found}; set that to {word:?}, or remove the annotation"
+        ));
+    }
+    let account = |stack: &Stack| stack.spec.service_account_name.clone().filter(|name| !name.is_empty());
+    let theirs = account(named).unwrap_or_else(|| "default".into());
+    match account(stack) {
+        None => Some(format!("{annotation}, and spec.serviceAccountName is missing; name a ServiceAccount that may only read")),
+        Some(ours) if ours == theirs => {
+            let remedy = "name another one, which may only read";
+            Some(format!("{annotation}, and spec.serviceAccountName is {ours:?}, as in that Stack; {remedy}"))
+        }
+        Some(_) => None,
+    }
+}
+
+/// The plan of a pull request, from the end of the run that made it. It is not shown under the
+/// policy of the cluster yet.
+pub(crate) fn shown(run: &Run, outcome: &RunOutcome) -> Option<Proposal> {
+    let plan = outcome.plan.as_deref().filter(|plan| outcome.succeeded && plan.operation == Operation::Up)?;
+    Some(Proposal {
+        state: PlanState::Preview,
+        plan: Some(shortened(plan.clone())),
+        wish: Wish { inputs: None, ..Wish::of(run, outcome, None) },
+        update: run.name.clone(),
+        offered: false,
+        demanded: None,
+        by: None,
+        expires: None,
+        note: String::new(),
+        failures: 0,
+        failed_at: None,
+    })
+}
