@@ -172,9 +172,13 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
     async fn launch(&self, hint: &LaunchHint, run: &Run) -> Result<Launched, Stop> {
         let Run { update, folder, stack, .. } = run;
         let recorded = run.launch.as_ref().and_then(|record| Some((record.clone(), Request::recorded(record)?)));
-        let named = match self.named(stack.as_ref()).await? {
+        // Also for a recorded run: the consent may have been withdrawn since.
+        let named = match self.named(stack.as_ref(), recorded.as_ref().map(|(_, request)| request)).await? {
             Ok(named) => named,
-            Err(why) => return Ok(Launched::Blocked(Block::Invalid(why))),
+            Err(message) => {
+                let reason = WaitReason::SpecInvalid;
+                return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
+            }
         };
         let mut offer = None;
         let request = match &recorded {

@@ -1,6 +1,6 @@
 //! The plan of a guarded Stack: what its run is asked for, and the runs by hand that it excludes.
 
-use driftless_api::{PLAN_POLICIES, Stack, Update};
+use driftless_api::{PLAN_POLICIES, Stack, Update, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunPack, RunSource, RunSpec, Uid};
 use driftless_core::{Governance, PlanHash, unfit_pull_request};
@@ -46,14 +46,31 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// The Stack whose plan a Stack previews, if it names one; or why it must not.
-    pub(crate) async fn named(&self, stack: Option<&Stack>) -> Result<Result<Option<Stack>, String>, Error> {
-        let Some(stack) = stack else { return Ok(Ok(None)) };
-        let core = driftless_core::Stack::from(stack);
-        let Some(name) = &core.pull_request_of else { return Ok(Ok(None)) };
-        let named = self.cluster.get::<Stack>(&core.namespace, name).await?;
-        let why = unfit_pull_request(&core, named.as_ref().map(driftless_core::Stack::from).as_ref());
-        Ok(why.filter(|_| !core.deleting).map_or(Ok(named), Err))
+    /// The Stack whose plan a Stack previews, if it names one; or why it must not. That of a recorded
+    /// run stays the same.
+    pub(crate) async fn named(
+        &self,
+        stack: Option<&Stack>,
+        recorded: Option<&Request>,
+    ) -> Result<Result<Option<Stack>, String>, Error> {
+        let core = stack.map(driftless_core::Stack::from).filter(|core| !core.deleting);
+        let named = match core.as_ref().and_then(|core| Some((core, core.pull_request_of.as_ref()?))) {
+            Some((core, name)) => {
+                let named = self.cluster.get::<Stack>(&core.namespace, name).await?;
+                let why = unfit_pull_request(core, named.as_ref().map(driftless_core::Stack::from).as_ref());
+                if let Some(why) = why {
+                    return Ok(Err(why));
+                }
+                named
+            }
+            None => None,
+        };
+        Ok(match recorded.map(|request| &request.plan) {
+            Some(Some(PlanMode::Propose { of: Some(of) })) if named.as_ref().map(uid_of).as_ref() != Some(of) => {
+                Err("the run makes the plan of another Stack than its Stack names now; another run makes that one".into())
+            }
+            _ => Ok(named),
+        })
     }
 
     /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its

@@ -159,7 +159,9 @@ fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<b
 fn plan(spec: &UpdateSpec, stack: Option<&Stack>, named: Option<&Stack>) -> Option<PlanMode> {
     let stack = stack?;
     if spec.is_proposal() {
-        return Some(PlanMode::Propose { of: named.map(uid_of) });
+        // A destroy or an adoption is never that of a pull request.
+        let is_preview = operation(spec) == Ok(Operation::Preview);
+        return Some(PlanMode::Propose { of: named.filter(|_| is_preview).map(uid_of) });
     }
     let plan = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
     let approved_by = plan.and_then(|plan| plan.approved_by.clone());

@@ -13,7 +13,7 @@ use driftless_core::{
     ArtifactDigest, ChangeKind, Governance, Guard, PlanHash, PlannedChanges, Previewed, Project, RunOutcome, Snapshot, SourceRef,
     Stack as CoreStack, TreeState, hash, paths,
 };
-use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Pages, Result as KubernetesResult, Selector};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, InvalidManifest, Manifest};
 use jiff::Timestamp;
 
@@ -180,16 +180,6 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         }
         let [policy, binding] = found;
         Ok(driftless_api::guard(policy.as_ref(), binding.as_ref()))
-    }
-
-    async fn shown(&self, stack: &CoreStack, hash: &PlanHash) -> Result<bool, Error> {
-        let mut pages = Pages::<_, Stack>::new(self.reconciler.cluster, Some(&stack.namespace), Selector::All);
-        while let Some(page) = pages.next().await? {
-            if page.iter().any(|other| other.shows(&stack.name, hash)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     async fn governance(&self, namespace: &str) -> Result<Governance, Error> {

@@ -152,7 +152,12 @@ pub async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Term
             carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Approve { stack, plan, dry_run } => {
-            let request = request::approve(&cluster.get(&stack).await?, plan.as_deref(), &cluster.user().await?)?;
+            let stack: Stack = cluster.get(&stack).await?;
+            let others = match request::early(&stack, plan.as_deref()) {
+                Some(_) => cluster.list(stack.metadata.namespace.as_deref(), None).await?,
+                None => Vec::new(),
+            };
+            let request = request::approve(&stack, &others, plan.as_deref(), &cluster.user().await?)?;
             carry_out(cluster, &request, dry_run, terminal).await.map(drop)
         }
         Command::Reject { stack, plan, dry_run } => {

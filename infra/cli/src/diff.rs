@@ -54,6 +54,9 @@ pub struct Run {
     /// Of a plan that waits for an approval: the hash that approves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
+    /// Of the plan of a pull request: the Stack that applies it after the merge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// When it ended.
     pub ended: Option<Timestamp>,
     /// The revision of the source that it ran, if its Update says so.
@@ -138,6 +141,7 @@ fn run(update: &Update, log: &str) -> Run {
         kind,
         update: update.name_any(),
         hash: None,
+        of: None,
         ended: view::times(update).1,
         revision: view::revision(update).unwrap_or_default().into(),
         summary,
@@ -161,6 +165,7 @@ fn deleted(stack: &CoreStack, kind: Kind) -> Option<Run> {
         kind,
         update: last.name.clone(),
         hash: None,
+        of: None,
         ended: last.last_resync_time,
         revision: last.last_attempted_commit.clone(),
         summary: format!("{state}; its changes are unknown, because its Update was deleted"),
@@ -190,7 +195,8 @@ fn plan(stack: &CoreStack) -> Option<Run> {
     Some(Run {
         kind: Kind::Plan,
         update: proposal.update.clone(),
-        hash: (proposal.state == PlanState::Proposed).then(|| plan.hash.to_string()),
+        hash: matches!(proposal.state, PlanState::Proposed | PlanState::Preview).then(|| plan.hash.to_string()),
+        of: stack.shown_for().cloned(),
         ended: Some(plan.made_at),
         revision: proposal.wish.commit.clone(),
         summary: format!("{} ({})", summary(plan), proposal.state.as_str()),
@@ -228,6 +234,7 @@ fn drift(stack: &CoreStack) -> Option<Run> {
         kind: Kind::DriftCheck,
         update: status.last.clone().unwrap_or_default(),
         hash: None,
+        of: None,
         ended: status.checked,
         revision: Revision::default(),
         summary,
@@ -332,7 +339,7 @@ pub fn render(diff: &Diff, style: Style, now: Timestamp) -> String {
             }
         }
         if let (Some(hash), Some((namespace, name))) = (&run.hash, diff.object.trim_start_matches("Stack ").split_once('/')) {
-            let [namespace, name] = [clean(namespace), clean(name)];
+            let [namespace, name] = [clean(namespace), clean(run.of.as_deref().unwrap_or(name))];
             let _ = writeln!(
                 text,
                 "  to approve exactly this: kubectl driftless approve {name} --namespace {namespace} --plan {hash}"

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use driftless_api::{Stack, Update, UpdateSpec, names};
-use driftless_core::{Drift, DriftVerdict, Ignored, Operation, PlanHash, PlannedChanges, SourceRef, Stack as CoreStack, summary};
+use driftless_core::{
+    Drift, DriftVerdict, Ignored, Operation, PlanHash, PlanState, PlannedChanges, SourceRef, Stack as CoreStack, summary,
+};
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 use serde_json::{Value, json};
@@ -242,14 +244,21 @@ fn plan(stack: &Stack, hash: Option<&str>) -> Result<PlannedChanges> {
 }
 
 /// Approves a plan of a Stack in the name of a user.
-pub fn approve(stack: &Stack, hash: Option<&str>, user: &str) -> Result<Request> {
-    let (hash, what) = match early(stack, hash) {
+/// `others` are the Stacks of its namespace, if the plan is an [`early`] one.
+pub fn approve(stack: &Stack, others: &[Stack], hash: Option<&str>, user: &str) -> Result<Request> {
+    let (plan, before) = match early(stack, hash) {
         Some(hash) => {
-            let what = format!("plan {}, if a pull request shows it now; applied after the merge", hash.short());
-            (hash, what)
+            let found = others.iter().find_map(|other| shown(other, stack, &hash));
+            let why = || format!("{} has no plan {hash}, and no pull request of it shows that plan now", place(stack));
+            let before = CoreStack::from(stack).status.plan.early.filter(|early| early.hash != hash);
+            (found.ok_or_else(|| Error::failed(why()))?, before)
         }
-        None => plan(stack, hash).map(|plan| (plan.hash.clone(), summary(&plan)))?,
+        None => (plan(stack, hash)?, None),
     };
+    let (hash, mut what) = (&plan.hash, summary(&plan));
+    if let Some(before) = before {
+        what = format!("{what}; replaces the approval of plan {}", before.hash.short());
+    }
     let mut annotations = json!({ names::APPROVE: hash.as_str(), names::APPROVED_BY: user });
     if stack.annotations().get(names::REJECT).map(String::as_str) == Some(hash.as_str()) {
         annotations[names::REJECT] = Value::Null;
@@ -259,8 +268,17 @@ pub fn approve(stack: &Stack, hash: Option<&str>, user: &str) -> Result<Request>
     Ok(Request::of(change, format!("approved for {}, as {user}: {what}", place(stack))))
 }
 
+/// The plan of that hash, if a Stack shows it for a pull request of another one.
+fn shown(other: &Stack, of: &Stack, hash: &PlanHash) -> Option<PlannedChanges> {
+    let other = CoreStack::from(other);
+    let is_of = other.shown_for() == of.metadata.name.as_ref();
+    let proposal = other.status.plan.proposal.filter(|proposal| is_of && proposal.state == PlanState::Preview)?;
+    proposal.plan.filter(|plan| plan.hash == *hash)
+}
+
 /// The hash of a plan that only a pull request of the Stack may show.
-fn early(stack: &Stack, hash: Option<&str>) -> Option<PlanHash> {
+#[must_use]
+pub fn early(stack: &Stack, hash: Option<&str>) -> Option<PlanHash> {
     let mut core = CoreStack::from(stack);
     core.approval.as_mut().unwrap_or(&mut core.answers).approved = PlanHash::parse(hash?);
     core.early_approval().filter(|_| stack.is_guarded()).cloned()

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, slice};
 
 use clap::{CommandFactory as _, Parser as _, ValueEnum as _};
 use driftless_api::{Stack, Update, facts::Facts as _};
@@ -229,7 +229,7 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     let diff = diff::of(&shop, &[], &std::collections::BTreeMap::new());
     assert_eq!(diff.differs, Some(true));
     let [approve, reject] =
-        [request::approve(&shop, Some(&hash), "ann@example.com").unwrap(), request::reject(&shop, None).unwrap()];
+        [request::approve(&shop, &[], Some(&hash), "ann@example.com").unwrap(), request::reject(&shop, None).unwrap()];
     let shown = diff::render(&diff, PLAIN, now());
     let summary = "+3 ~0 -0 ±1 (replaces aws:rds/instance:Instance db); plan 7777777; 2 values are known only when it is applied";
     for words in [summary, "(Proposed)", "± replace", "engineVersion", "3 resources are not listed"] {
@@ -245,15 +245,27 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     }
     assert!(rejection.contains("driftless.dev/reject:") && !rejection.contains("approve"), "{rejection}");
     assert!(approve.done.contains(", as ann@example.com: +3") && reject.done.contains(summary), "{}", approve.done);
-    let refused = |hash: &str| request::approve(&shop, Some(hash), "ann").unwrap_err().to_string();
+    let refused = |hash: &str| request::approve(&shop, &[], Some(hash), "ann").unwrap_err().to_string();
     assert!(refused("7777777").ends_with("; write all 64 digits"), "{}", refused("7777777"));
     assert!(refused(&"8".repeat(64)).ends_with("; see it with kubectl driftless diff"));
     let mut early = shop.clone();
     early.annotations_mut().insert("driftless.dev/pull-requests".into(), "preview".into());
-    let approved = request::approve(&early, Some(&"8".repeat(64)), "ann").unwrap();
-    assert!(approved.done.ends_with(", as ann: plan 8888888, if a pull request shows it now; applied after the merge"));
-    assert!(request::approve(&early, Some("8888888"), "ann").is_err());
-    let none = request::approve(&stack("shop"), None, "ann").unwrap_err().to_string();
+    // The plan of another hash counts if a pull request of the Stack shows it.
+    let mut other = shop.clone();
+    (other.metadata.name, other.spec.preview) = (Some("shop-17".into()), Some(true));
+    let eights = "8".repeat(64);
+    let approve = |other: &Stack| request::approve(&early, slice::from_ref(other), Some(&eights), "ann");
+    {
+        let plan = other.status.as_mut().unwrap().driftless.as_mut().unwrap().plan.as_mut().unwrap();
+        (plan.state, plan.hash) = (Some("Preview".into()), Some(eights.clone()));
+    }
+    let refused = approve(&other).unwrap_err().to_string();
+    assert!(refused.ends_with("and no pull request of it shows that plan now"), "{refused}");
+    other.annotations_mut().insert("driftless.dev/pull-request-of".into(), "shop".into());
+    let approved = approve(&other).unwrap().done;
+    assert!(approved.contains(", as ann: +") && approved.contains("; plan 8888888"), "{approved}");
+    assert!(request::approve(&early, &[other], Some("8888888"), "ann").is_err());
+    let none = request::approve(&stack("shop"), &[], None, "ann").unwrap_err().to_string();
     assert!(none.ends_with("has no plan that waits for an approval"), "{none}");
 }
 

@@ -90,10 +90,6 @@ pub trait Facts {
     ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
     /// Whether the cluster enforces who may approve.
     fn guard(&self) -> impl Future<Output = Result<Guard, Self::Error>>;
-    /// Whether a pull request of the Stack shows this plan. The status says what became of that.
-    fn shown(&self, _: &CoreStack, _: &PlanHash) -> impl Future<Output = Result<bool, Self::Error>> {
-        async { Ok(false) }
-    }
     /// What the cluster demands of the plans of a namespace.
     fn governance(&self, namespace: &str) -> impl Future<Output = Result<Governance, Self::Error>>;
     /// The record of a plan of a Stack.
@@ -125,7 +121,7 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     let is_idle = stack.suspended || stack.spec.preview && !stack.deleting || matches!(run, RunState::Live(..));
     let starts =
         !is_idle && if stack.deleting { stack.spec.destroy_on_finalize } else { matches!(tree, TreeState::Stored { .. }) };
-    let named = match &stack.pull_request_of {
+    let named = match stack.shown_for() {
         Some(name) => required(facts, &stack, name).await?.map(Box::new),
         None => None,
     };
@@ -135,26 +131,7 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     let planned = planned(facts, &stack, &governance).await?;
     let is_guarded = stack.approval.is_some() || named.is_some() || stack.status.plan.guarded || governance.governs(false);
     let guard = if is_guarded { facts.guard().await? } else { Guard::Intact };
-    let shown = match stack.early_approval().filter(|_| is_guarded && guard == Guard::Intact) {
-        Some(hash) => facts.shown(&stack, hash).await?,
-        None => false,
-    };
-    Ok(Snapshot {
-        stack,
-        source,
-        tree,
-        run,
-        check,
-        proposal,
-        guard,
-        governance,
-        planned,
-        prerequisites,
-        requires,
-        named,
-        shown,
-        inputs,
-    })
+    Ok(Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, named, inputs })
 }
 
 /// The record of the plan that waits, for the policies of the cluster.

@@ -71,6 +71,8 @@ pub struct StackPlan {
     /// `Proposed`, `Approved`, `Rejected`, `Expired`, `Stale`, `Applied`, `Partly`, `NoChanges`,
     /// `Failed`, or `Preview` for the plan of a pull request.
     pub state: Option<String>,
+    /// Whether the approval of a plan of a pull request counts from now on.
+    pub takes_early_approvals: Option<bool>,
     /// The first inputs that are only known when the plan is applied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<PlannedValue>,
@@ -159,6 +161,7 @@ impl StackPlan {
                 hash: early.hash.to_string(),
             }),
             last_update: status.last.clone(),
+            takes_early_approvals: status.takes_early.then_some(true),
             spent: status.spent.as_ref().map(ToString::to_string),
             ..Self::default()
         };
@@ -218,6 +221,7 @@ impl StackPlan {
             current: self.current_update.clone(),
             last: self.last_update.clone(),
             proposal: self.proposal(),
+            takes_early: self.takes_early_approvals.unwrap_or_default(),
             early: self.early_approval.as_ref().and_then(|early| {
                 Some(core::EarlyApproval {
                     hash: PlanHash::parse(&early.hash)?,

@@ -287,6 +287,7 @@ fn plan_status(at: Timestamp) -> PlanStatus {
         current: Some(text()),
         last: Some(text()),
         proposal: Some(proposal),
+        takes_early: true,
         early: Some(EarlyApproval { hash: hash("f"), by: Some(text()), expires: at }),
         spent: Some(hash("e")),
     }

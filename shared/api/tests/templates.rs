@@ -45,7 +45,6 @@ fn created(stack: &Stack) -> (Value, Value) {
         prerequisites: Vec::new(),
         requires: std::collections::BTreeMap::new(),
         named: None,
-        shown: false,
         inputs: None,
     };
     let plan = decide(&snapshot, Timestamp::UNIX_EPOCH);

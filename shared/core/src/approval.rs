@@ -23,7 +23,7 @@ const TOLD_PATHS: usize = 20;
 const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb approve remove the annotation driftless.dev/approval, to \
                             destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";
 /// The remedy for a cluster without the policy.
-const GUARD: &str = "apply infra/kubernetes/approval.yaml";
+pub(crate) const GUARD: &str = "apply infra/kubernetes/approval.yaml";
 
 impl Stack {
     /// Returns whether a run that changes resources may start: the Stack is not guarded, or `plan`
@@ -43,7 +43,8 @@ impl Stack {
         let is_destroy = proposal.wish.operation == Operation::Destroy;
         let is_fresh = is_destroy == self.deleting && proposal.expires.is_none_or(|at| now < at);
         let is_it = plan.is_some() && proposal.plan.as_ref().map(|plan| &plan.hash) == plan;
-        let is_approved = |plan| settings.approves(plan, proposal.demanded.is_some(), status.spent.as_ref());
+        let is_approved =
+            |plan| settings.approves(plan, proposal.demanded.is_some(), status.early.as_ref(), status.spent.as_ref());
         is_fresh && is_it && proposal.plan.as_ref().is_some_and(is_approved)
     }
 
@@ -139,10 +140,12 @@ pub(crate) fn gate(
     proposal.demanded = ruling.demanded();
     let is_open =
         proposal.demanded.is_none() && ruling.refusal(wish.operation, "").is_none() && !settings.policy.needs_approval(&plan);
-    let early = status.early.as_ref().filter(|early| early.hash == plan.hash);
+    status.early.take_if(|early| early.expires <= now);
+    let early = status.early.as_ref().filter(|early| early.is_of(&plan));
     if let Some(early) = early {
         proposal.expires = Some(proposal.expires.map_or(early.expires, |at| at.min(early.expires)));
-    } else if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
+    }
+    if is_guarded && !proposal.offered && !is_open && settings.approved.as_ref() == Some(&plan.hash) {
         status.spent = Some(plan.hash.clone());
     }
     proposal.offered = is_guarded;
@@ -152,14 +155,15 @@ pub(crate) fn gate(
     if let Some(refusal) = ruling.refusal(wish.operation, &what) {
         return Gate::Wait(refusal, Until::Soon);
     }
-    let is_approved = settings.approves(&plan, proposal.demanded.is_some(), status.spent.as_ref());
+    let is_demanded = proposal.demanded.is_some();
+    let is_approved = settings.approves(&plan, is_demanded, early, status.spent.as_ref());
+    let is_by_user = early.is_some() || settings.approved.as_ref() == Some(&plan.hash);
+    let by = early.and_then(|early| early.by.clone()).or_else(|| settings.approved_by.clone()).filter(|_| is_by_user);
     match guard {
         Guard::Broken(why) => Gate::Wait(unguarded(&what, why), Until::Soon),
         Guard::Intact if is_approved => {
             proposal.state = PlanState::Approved;
-            let is_by_user = settings.approved.as_ref() == Some(&plan.hash);
-            let by = early.and_then(|early| early.by.clone()).or_else(|| settings.approved_by.clone());
-            proposal.by = by.filter(|_| is_by_user);
+            proposal.by = by;
             Gate::Apply(plan.hash)
         }
         Guard::Intact => {
@@ -324,8 +328,12 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
     if !outcome.operated && !outcome.succeeded {
         return None;
     }
-    status.spent = Some(hash.clone());
-    let before = status.proposal.take()?;
+    let before = status.proposal.take();
+    // Without its plan, the approval of a pull request may be that of the run.
+    let applied = before.as_ref().and_then(|before| before.plan.as_ref()).filter(|plan| plan.hash == *hash);
+    let early = status.early.take_if(|early| applied.is_none_or(|plan| early.is_of(plan)));
+    status.spent = Some(early.map_or_else(|| hash.clone(), |early| early.hash));
+    let before = before?;
     if !outcome.stale {
         let state = if outcome.succeeded { PlanState::Applied } else { PlanState::Partly };
         status.proposal = Some(Proposal { state, expires: None, note: String::new(), ..before });
@@ -376,6 +384,7 @@ fn difference(approved: &PlannedChanges, found: &PlannedChanges) -> String {
 /// The settings that a decision uses: the Stack's own, and what the cluster demands beside them.
 /// The removal of the annotation counts only where the cluster enforces who may remove it.
 pub(crate) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
+    let is_shown = stack.shown_for().is_some();
     let plan = &mut stack.status.plan;
     plan.governed = snapshot.governance.governs(plan.governed);
     if stack.approval.is_none() && plan.governed {
@@ -391,7 +400,6 @@ pub(crate) fn guard(stack: &mut Stack, snapshot: &Snapshot) {
     if !plan.guarded {
         // The names of later proposals depend on the last one.
         let PlanStatus { current, last, proposal, .. } = mem::take(plan);
-        *plan =
-            PlanStatus { current, last, proposal: proposal.filter(|_| stack.pull_request_of.is_some()), ..PlanStatus::default() };
+        *plan = PlanStatus { current, last, proposal: proposal.filter(|_| is_shown), ..PlanStatus::default() };
     }
 }

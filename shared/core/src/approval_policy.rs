@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
-use crate::{ChangeKind, PlanHash, PlannedChanges};
+use crate::{ChangeKind, EarlyApproval, PlanHash, PlannedChanges};
 
 /// A plan that is not approved within this time expires, unless the Stack sets another time.
 const DEFAULT_TTL: SignedDuration = SignedDuration::from_hours(72);
@@ -78,9 +78,18 @@ impl Default for ApprovalSettings {
 
 impl ApprovalSettings {
     /// Returns whether the plan needs no approval, or has one that no run has used.
-    pub(crate) fn approves(&self, plan: &PlannedChanges, is_demanded: bool, spent: Option<&PlanHash>) -> bool {
-        let is_approved = self.approved.as_ref() == Some(&plan.hash) && spent != Some(&plan.hash);
-        self.rejected.as_ref() != Some(&plan.hash) && (is_approved || !is_demanded && !self.policy.needs_approval(plan))
+    pub(crate) fn approves(
+        &self,
+        plan: &PlannedChanges,
+        is_demanded: bool,
+        early: Option<&EarlyApproval>,
+        spent: Option<&PlanHash>,
+    ) -> bool {
+        let early = early.filter(|early| early.is_of(plan));
+        let hash = Some(early.map_or(&plan.hash, |early| &early.hash));
+        let is_approved = self.approved.as_ref() == hash && spent != hash;
+        let is_rejected = self.rejected.as_ref().is_some_and(|rejected| *rejected == plan.hash || Some(rejected) == hash);
+        !is_rejected && (is_approved || !is_demanded && !self.policy.needs_approval(plan))
     }
 }
 

@@ -103,7 +103,9 @@ fn full<'a>(snapshot: &'a Snapshot, shown: &PlannedChanges) -> Option<&'a Planne
         RunState::Ended(_, outcome) => outcome.plan.as_deref(),
         RunState::None | RunState::Missing | RunState::Foreign | RunState::Live(..) => None,
     });
-    made.chain(&snapshot.planned).find(|plan| plan.hash == shown.hash && plan.operation == shown.operation)
+    made.chain(&snapshot.planned).find(|plan| {
+        (plan.hash == shown.hash || plan.early_hash().as_ref() == Some(&shown.hash)) && plan.operation == shown.operation
+    })
 }
 
 fn first(texts: &[String]) -> String {

@@ -169,7 +169,10 @@ fn plan_rules(snapshot: &Snapshot, plan: &Plan, run: Option<&NewUpdate>, now: Ti
         check(!is_guarded || after.permits(run.plan.as_ref(), now), "13: a run of a guarded Stack has no approved plan");
         let is_free = run.plan.is_none() || !needs_approval(&after, run);
         check(is_free || run.plan.is_none() || after.status.plan.spent != run.plan, "13: an approval is used twice");
-        check(is_free || !is_guarded || is_offered(snapshot, run, now), "13: an approval counts that was there before its plan");
+        check(
+            is_free || !is_guarded || is_offered(stack, &after, run, now),
+            "13: an approval counts that was there before its plan",
+        );
     }
     let proposals = created(plan, |effect| if let Effect::Propose(update) = effect { Some(update) } else { None });
     for new in &proposals {
@@ -209,12 +212,12 @@ fn needs_approval(stack: &Stack, run: &NewUpdate) -> bool {
 
 /// Returns whether the plan of a run was shown before this reconciliation, by the Stack or by a
 /// pull request.
-fn is_offered(snapshot: &Snapshot, run: &NewUpdate, now: Timestamp) -> bool {
-    let before = &snapshot.stack;
-    let early = before.status.plan.early.as_ref().filter(|early| before.takes_pull_requests() && now < early.expires);
-    let is_early = early.is_some_and(|early| run.plan.as_ref() == Some(&early.hash))
-        || snapshot.shown && run.plan.as_ref() == before.early_approval();
-    is_early || applied(before, run).is_some_and(|(proposal, _)| proposal.offered)
+fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate, now: Timestamp) -> bool {
+    let status = &before.status.plan;
+    let kept = status.early.as_ref().filter(|early| now < early.expires).map(|early| &early.hash);
+    let early = kept.or_else(|| before.early_approval().filter(|_| status.takes_early));
+    let shown = applied(after, run).and_then(|(_, plan)| plan.early_hash());
+    shown.is_some() && shown.as_ref() == early || applied(before, run).is_some_and(|(proposal, _)| proposal.offered)
 }
 
 /// The Updates of one kind that a plan creates.

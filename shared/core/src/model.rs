@@ -39,8 +39,6 @@ pub struct Snapshot {
     pub planned: Option<PlannedChanges>,
     /// The Stack that [`Stack::pull_request_of`] names, if it exists.
     pub named: Option<Box<Stack>>,
-    /// A pull request of the Stack shows the plan of [`Stack::early_approval`].
-    pub shown: bool,
     /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or
     /// a change of them does not matter.
     pub inputs: Option<Inputs>,

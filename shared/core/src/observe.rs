@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
 use crate::{
-    ChangeRequest, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlannedChanges,
-    PlatformFailures, Previewed, PreviewedChange, Run, RunOutcome, Stack, StackStatus, approval::observe_applied,
+    ChangeRequest, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, Operation, PlanState,
+    PlannedChanges, PlatformFailures, Previewed, PreviewedChange, Run, RunOutcome, Stack, StackStatus, approval::observe_applied,
     plan_summary::identity, preview_summary, pull_request,
 };
 
@@ -16,7 +16,7 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     if let Some(stale) = observe_applied(&mut plan, run, outcome) {
         return (StackStatus { current_update: None, plan, ..status.clone() }, stale);
     }
-    if stack.pull_request_of.is_some() {
+    if stack.shown_for().is_some() {
         plan.proposal = pull_request::shown(run, outcome);
     }
     let previous = status.last_update.as_ref();
@@ -101,9 +101,10 @@ pub fn observe(stack: &Stack, run: &Run, outcome: &RunOutcome, now: Timestamp) -
     } else if let Some(found) = previewed(stack, outcome)
         // Other Stacks keep PKO's message, by which Alerts select Events.
         .filter(|_| outcome.succeeded && run.operation == Operation::Preview)
-        .filter(|_| stack.change_request.is_some() || stack.pull_request_of.is_some())
+        .filter(|_| stack.change_request.is_some() || stack.shown_for().is_some())
     {
-        let plan = outcome.plan.as_deref().filter(|_| !found.is_empty()).map(identity).unwrap_or_default();
+        let shown = status.plan.proposal.as_ref().filter(|proposal| proposal.state == PlanState::Preview && !found.is_empty());
+        let plan = shown.and_then(|proposal| proposal.plan.as_ref()).map(identity).unwrap_or_default();
         (EventType::Normal, EventReason::StackCreated, format!("Preview succeeded: {}{plan}", preview_summary(&found)))
     } else if outcome.succeeded {
         (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())
@@ -128,7 +129,7 @@ fn previewed(stack: &Stack, outcome: &RunOutcome) -> Option<Previewed> {
         counts: plan.counts.clone(),
         first: plan.changes.first.iter().map(|change| PreviewedChange { kind: change.kind, urn: change.urn.clone() }).collect(),
     };
-    let plan = outcome.plan.as_deref().filter(|_| stack.pull_request_of.is_some());
+    let plan = outcome.plan.as_deref().filter(|_| stack.shown_for().is_some());
     outcome.previewed.clone().or_else(|| plan.map(of_plan))
 }
 

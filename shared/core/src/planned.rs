@@ -4,9 +4,11 @@ use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     Operation,
+    approval::shortened,
     bound::{self, MAX_PATH_BYTES, MAX_URN_BYTES},
 };
 
@@ -257,6 +259,15 @@ impl PlannedChanges {
     #[must_use]
     pub fn count(&self, kind: ChangeKind) -> u32 {
         self.counts.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// The hash of the plan together with what is shown of it. A task reports both, and can report
+    /// the changes of another plan: an approval of this hash is one of these changes.
+    #[must_use]
+    pub fn early_hash(&self) -> Option<PlanHash> {
+        let plan = Self { made_at: Timestamp::UNIX_EPOCH, ..shortened(self.clone()) };
+        let json = serde_json::to_string(&plan).ok()?;
+        Some(PlanHash::from(<[u8; 32]>::from(Sha256::digest(format!("early {json}")))))
     }
 
     /// Returns as much as is kept of a plan: less than 256 KiB of JSON.

@@ -18,6 +18,9 @@ pub struct PlanStatus {
     pub last: Option<String>,
     /// The last plan.
     pub proposal: Option<Proposal>,
+    /// At the last reconciliation, the cluster checked approvals and the Stack took those of plans
+    /// of pull requests. Only one that appears after that was checked.
+    pub takes_early: bool,
     /// The approval of a plan that only a pull request has shown.
     pub early: Option<EarlyApproval>,
     /// The approved plan that a run has used, or whose approval the cluster did not check, until
@@ -28,12 +31,19 @@ pub struct PlanStatus {
 /// The approval of a plan that only a pull request has shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyApproval {
-    /// The plan.
+    /// The [`PlannedChanges::early_hash`] of the plan.
     pub hash: PlanHash,
     /// The user who approved it.
     pub by: Option<String>,
     /// When it counts no more.
     pub expires: Timestamp,
+}
+
+impl EarlyApproval {
+    /// Returns whether it is of this plan, with these changes.
+    pub(crate) fn is_of(&self, plan: &PlannedChanges) -> bool {
+        plan.early_hash().as_ref() == Some(&self.hash)
+    }
 }
 
 /// The last plan of a Stack.

@@ -1,15 +1,29 @@
 //! The plan of a pull request: a Stack that previews makes the plan that another one will have
 //! after the merge, and a user can approve that plan before it.
 
-use crate::{Operation, PlanHash, PlanState, Proposal, Run, RunOutcome, Stack, Wish, approval::shortened, metadata as names};
+use crate::{
+    Operation, PlanHash, PlanState, PlannedChanges, Proposal, Run, RunOutcome, Stack, Wish, approval::shortened,
+    metadata as names,
+};
 
 impl Stack {
     /// Returns whether other Stacks may make its plan for a pull request.
-    pub(crate) fn takes_pull_requests(&self) -> bool {
+    fn consents(&self) -> bool {
         self.pull_requests.as_deref() == Some(names::PREVIEW)
     }
 
-    /// The approved plan that the Stack has not shown itself. It counts if a pull request shows it.
+    /// Returns whether an approval of such a plan counts for it.
+    pub(crate) fn takes_early(&self) -> bool {
+        self.consents() && !self.deleting && self.pull_request_of.is_none()
+    }
+
+    /// The Stack whose plan it shows. A deletion shows none, and has plans of its own.
+    #[must_use]
+    pub fn shown_for(&self) -> Option<&String> {
+        self.pull_request_of.as_ref().filter(|_| self.spec.preview && !self.deleting)
+    }
+
+    /// The approved plan that the Stack has not shown itself. A pull request may have shown it.
     #[must_use]
     pub fn early_approval(&self) -> Option<&PlanHash> {
         let status = &self.status.plan;
@@ -20,8 +34,7 @@ impl Stack {
             status.early.as_ref().map(|early| &early.hash),
             status.spent.as_ref(),
         ];
-        let is_asked = self.takes_pull_requests() && !self.deleting && self.pull_request_of.is_none();
-        Some(approved).filter(|_| is_asked && !known.contains(&Some(approved)))
+        Some(approved).filter(|_| self.takes_early() && !known.contains(&Some(approved)))
     }
 }
 
@@ -41,7 +54,7 @@ pub fn unfit_pull_request(stack: &Stack, named: Option<&Stack>) -> Option<String
     if named.spec.preview {
         return Some(format!("{annotation}, which only previews; name the Stack that applies the change"));
     }
-    if !named.takes_pull_requests() {
+    if !named.consents() {
         let found = named.pull_requests.as_ref().map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
         let (consent, word) = (names::PULL_REQUESTS, names::PREVIEW);
         return Some(format!(
@@ -60,13 +73,14 @@ pub fn unfit_pull_request(stack: &Stack, named: Option<&Stack>) -> Option<String
     }
 }
 
-/// The plan of a pull request, from the end of the run that made it. It is not shown under the
-/// policy of the cluster yet.
+/// The plan of a pull request, from the end of the run that made it. Its hash is the one to approve
+/// before the merge.
 pub(crate) fn shown(run: &Run, outcome: &RunOutcome) -> Option<Proposal> {
     let plan = outcome.plan.as_deref().filter(|plan| outcome.succeeded && plan.operation == Operation::Up)?;
+    let hash = plan.early_hash()?;
     Some(Proposal {
         state: PlanState::Preview,
-        plan: Some(shortened(plan.clone())),
+        plan: Some(PlannedChanges { hash, ..shortened(plan.clone()) }),
         wish: Wish { inputs: None, ..Wish::of(run, outcome, None) },
         update: run.name.clone(),
         offered: false,

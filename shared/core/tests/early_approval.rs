@@ -21,10 +21,17 @@ fn updated(digit: char) -> PlannedChanges {
     plan
 }
 
-/// A guarded Stack that has run, takes pull requests, and has this approval.
+/// The hash with which a pull request shows the plan, and with which it is approved there.
+fn early(digit: char) -> PlanHash {
+    updated(digit).early_hash().unwrap()
+}
+
+/// A guarded Stack that has run, takes pull requests, and has the approval of the plan of this
+/// digit.
 fn named(approved: Option<char>) -> Stack {
     let mut stack = stack_after(last_update(LastUpdateState::Succeeded, 0, 600));
-    let approved = approved.map(hash_of);
+    let approved = approved.map(early);
+    stack.status.plan.takes_early = true;
     stack.answers = ApprovalSettings { approved, approved_by: Some("ann".into()), ..ApprovalSettings::default() };
     stack.approval = Some(stack.answers.clone());
     stack.status.plan.guarded = true;
@@ -65,14 +72,15 @@ fn pull_request_shows_the_plan_and_never_applies_it() {
     assert_eq!((created(&begun).unwrap().operation, proposed(&begun)), (Operation::Preview, None));
     let snapshot = previewed(named(None), updated('a'));
     let ended = plan(&snapshot);
-    let hash = hash_of('a');
+    let hash = early('a');
     let note = format!(
-        "Preview succeeded: +0 ~1 -0 ±0 (updates aws:s3/bucket:Bucket logs); plan aaaaaaa; to approve it before the merge: kubectl \
-         driftless approve shop --namespace team --plan {hash}"
+        "Preview succeeded: +0 ~1 -0 ±0 (updates aws:s3/bucket:Bucket logs); plan {}; to approve it before the merge: kubectl \
+         driftless approve shop --namespace team --plan {hash}",
+        hash.short()
     );
     assert_eq!(told(&ended), (EventType::Normal, &*note, Some(ChangeRequest(17))));
     let proposal = ended.status.plan.proposal.as_ref().unwrap();
-    assert_eq!((proposal.state, proposal.offered), (PlanState::Preview, true));
+    assert_eq!((proposal.state, &proposal.plan.as_ref().unwrap().hash), (PlanState::Preview, &hash));
     assert_eq!(condition(&ended), "Ready");
     // Whatever its annotations say: it is applied after the merge only.
     let mut stack = Stack { status: ended.status.clone(), ..snapshot.stack };
@@ -89,20 +97,50 @@ fn pull_request_shows_the_plan_and_never_applies_it() {
 }
 
 #[test]
-fn plan_is_offered_only_under_the_policy_and_before_its_approval() {
-    let offered = |plan: &Plan| plan.status.plan.proposal.as_ref().unwrap().offered;
-    let broken = Snapshot { guard: Guard::Broken("it is missing".into()), ..previewed(named(None), updated('a')) };
-    assert!(!offered(&plan(&broken)));
-    let mut next =
-        Snapshot { stack: Stack { status: plan(&broken).status, ..broken.stack }, ..pull_request(Some(named(Some('a')))) };
-    assert!(!offered(&plan(&next)), "it was approved before it was shown");
-    next.named = Some(Box::new(named(Some('b'))));
-    next.stack.status = plan(&next).status;
-    assert!(offered(&plan(&next)));
-    next.named = Some(Box::new(named(Some('a'))));
-    assert!(offered(&plan(&next)), "it was shown before its approval");
-    next.guard = broken.guard;
-    assert!(!offered(&plan(&next)));
+fn command_is_left_out_where_no_approval_counts() {
+    let ended = plan(&Snapshot { guard: Guard::Broken("it is missing".into()), ..previewed(named(None), updated('a')) });
+    let (_, note, _) = told(&ended);
+    assert!(note.ends_with("; no approval counts: it is missing; apply infra/kubernetes/approval.yaml"), "{note}");
+}
+
+#[test]
+fn hash_to_approve_covers_the_changes_that_are_shown() {
+    // The task of a pull request can report the hash of one plan with the changes of another.
+    let mut lie = updated('a');
+    lie.changes.first[0].paths = vec!["website".into()];
+    assert_ne!(lie.early_hash(), updated('a').early_hash());
+    let mut stack = named(None);
+    settings(&mut stack).approved = lie.early_hash();
+    let seen = plan(&snapshot(stack.clone()));
+    assert_eq!(seen.status.plan.early.as_ref().map(|early| &early.hash), lie.early_hash().as_ref());
+    let waiting = plan(&merged(Stack { status: seen.status, ..stack }, updated('a')));
+    assert_eq!(created(&waiting), None);
+    assert!(condition(&waiting).starts_with("Reconciling/ApprovalRequired: "), "{}", condition(&waiting));
+    // The time of a plan is no part of it.
+    let later = PlannedChanges { made_at: now(), ..updated('a') };
+    assert_eq!(later.early_hash(), updated('a').early_hash());
+}
+
+#[test]
+fn deletion_of_the_stack_of_a_pull_request_waits_for_its_own_plan() {
+    let mut snapshot = pull_request(None);
+    snapshot.stack.spec.preview = false;
+    snapshot.stack.approval = Some(ApprovalSettings::default());
+    snapshot.stack.status.plan.guarded = true;
+    (snapshot.stack.deleting, snapshot.stack.generation, snapshot.stack.spec.destroy_on_finalize) = (true, 2, true);
+    snapshot.stack.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 600));
+    let first = plan(&snapshot);
+    let name = proposed(&first).unwrap().current.name.clone();
+    let mut made = updated('d');
+    made.operation = Operation::Destroy;
+    let outcome = RunOutcome { plan: Some(Box::new(made)), ..outcome(true) };
+    snapshot.stack.status = first.status;
+    snapshot.proposal = RunState::Ended(Run { name, generation: 2, ..run(Operation::Destroy) }, outcome);
+    let ended = plan(&snapshot);
+    assert_eq!(proposed(&ended), None);
+    assert!(condition(&ended).starts_with("Reconciling/ApprovalRequired: "), "{}", condition(&ended));
+    (snapshot.stack.status, snapshot.proposal) = (ended.status, RunState::None);
+    assert_eq!(proposed(&plan(&snapshot)), None);
 }
 
 #[test]
@@ -133,7 +171,7 @@ fn unfit_pull_request_starts_nothing_and_says_why() {
         let mut snapshot = fit.clone();
         change(&mut snapshot);
         let plan = plan(&snapshot);
-        assert_eq!((created(&plan), plan.status.next_reconciliation), (None, Some(now() + SignedDuration::from_secs(60))));
+        assert_eq!((created(&plan), plan.status.next_reconciliation), (None, Some(now() + SignedDuration::from_secs(300))));
         condition(&plan)
     };
     let named = |change: fn(&mut Stack)| condition_of(&|snapshot| change(snapshot.named.as_mut().unwrap()));
@@ -182,7 +220,7 @@ fn unfit_pull_request_starts_nothing_and_says_why() {
 
 /// The Stack after the reconciliation that saw the approval of plan `a` of a pull request.
 fn approved_early() -> Stack {
-    let snapshot = Snapshot { shown: true, ..snapshot(named(Some('a'))) };
+    let snapshot = snapshot(named(Some('a')));
     let plan = plan(&snapshot);
     assert!(!plan.effects.contains(&Effect::SpendApproval) && created(&plan).is_none());
     Stack { status: plan.status, ..snapshot.stack }
@@ -204,8 +242,8 @@ fn approval_of_the_plan_of_a_pull_request_applies_it_once() {
     let stack = approved_early();
     let early = stack.status.plan.early.clone().unwrap();
     assert_eq!(
-        (early.hash, early.by.as_deref(), early.expires),
-        (hash_of('a'), Some("ann"), now() + SignedDuration::from_hours(72))
+        (early.hash.clone(), early.by.as_deref(), early.expires),
+        (self::early('a'), Some("ann"), now() + SignedDuration::from_hours(72))
     );
     assert_eq!(stack.status.next_reconciliation, Some(early.expires));
     // The pull request is gone after the merge.
@@ -224,7 +262,7 @@ fn approval_of_the_plan_of_a_pull_request_applies_it_once() {
     let run = Run { name: new.current.name.clone(), generation: 2, plan: Some(hash_of('a')), ..run(Operation::Up) };
     next.run = RunState::Ended(run, outcome(false));
     let ended = plan(&next);
-    assert!(ended.effects.contains(&Effect::SpendApproval) && ended.status.plan.spent == Some(hash_of('a')));
+    assert!(ended.effects.contains(&Effect::SpendApproval) && ended.status.plan.spent == Some(early.hash));
     let after = support::snapshot(Stack { status: ended.status, ..next.stack });
     let after = plan(&after);
     assert_eq!((created(&after), &after.status.plan.early), (None, &None));
@@ -239,13 +277,56 @@ fn another_plan_after_the_merge_waits_for_its_own_approval() {
 }
 
 #[test]
-fn approval_that_no_pull_request_shows_is_emptied_with_its_plan() {
-    let seen = plan(&snapshot(named(Some('a'))));
-    assert_eq!(seen.status.plan.early, None);
-    let stack = Stack { status: seen.status, ..named(Some('a')) };
-    let waiting = plan(&merged(stack, updated('a')));
-    assert_eq!(created(&waiting), None);
-    assert!(waiting.effects.contains(&Effect::SpendApproval));
+fn early_approval_is_spent_with_the_run_whose_plan_is_not_known() {
+    let snapshot = merged(approved_early(), updated('a'));
+    let applied = plan(&snapshot);
+    let name = created(&applied).unwrap().current.name.clone();
+    let mut next = support::snapshot(Stack { status: applied.status, ..snapshot.stack });
+    next.stack.status.plan.proposal = None;
+    next.run = RunState::Ended(Run { name, plan: Some(hash_of('a')), ..run(Operation::Up) }, outcome(false));
+    let ended = plan(&next);
+    assert!(ended.status.plan.early.is_none() && ended.status.plan.spent == Some(early('a')));
+    assert!(ended.effects.contains(&Effect::SpendApproval));
+}
+
+#[test]
+fn approval_that_was_not_checked_never_counts() {
+    let broken = || Guard::Broken("it is missing".into());
+    // Set before the Stack took early approvals, or while its consent was away, or nothing
+    // enforced who may approve.
+    for change in [
+        (|snapshot| snapshot.stack.status.plan.takes_early = false) as fn(&mut Snapshot),
+        |snapshot| snapshot.stack.status.plan = PlanStatus::default(),
+        |snapshot| snapshot.guard = Guard::Broken("it is missing".into()),
+    ] {
+        let mut snapshot = snapshot(named(Some('a')));
+        change(&mut snapshot);
+        let seen = plan(&snapshot);
+        assert!(seen.status.plan.early.is_none() && seen.effects.contains(&Effect::SpendApproval));
+        assert_eq!(seen.status.plan.takes_early, snapshot.guard == Guard::Intact);
+        // It stays so until the annotation is empty.
+        let stack = Stack { status: seen.status, ..named(Some('a')) };
+        let waiting = plan(&merged(stack, updated('a')));
+        assert_eq!((created(&waiting), &waiting.status.plan.early), (None, &None));
+        assert!(waiting.effects.contains(&Effect::SpendApproval));
+    }
+    for change in [
+        (|stack| stack.pull_requests = None) as fn(&mut Stack),
+        |stack| stack.pull_request_of = Some("db".into()),
+        |stack| stack.deleting = true,
+    ] {
+        let mut stack = named(Some('a'));
+        change(&mut stack);
+        let status = plan(&snapshot(stack)).status;
+        assert!(!status.plan.takes_early && status.plan.early.is_none());
+    }
+    // Nor while the Stack is not guarded.
+    let mut open = named(Some('a'));
+    (open.approval, open.status.plan.guarded) = (None, false);
+    let open = plan(&snapshot(open)).status;
+    assert!(!open.plan.takes_early && open.plan.early.is_none());
+    let away = plan(&Snapshot { guard: broken(), ..snapshot(named(None)) });
+    assert!(!away.status.plan.takes_early);
 }
 
 #[test]
@@ -261,10 +342,9 @@ fn early_approval_ends_with_its_time_its_consent_and_the_policy() {
     assert_eq!(ends(&|_| {}, 72 * 3600), (true, true));
     assert_eq!(ends(&|snapshot| snapshot.stack.pull_requests = None, 0), (true, true));
     assert_eq!(ends(&|snapshot| snapshot.guard = broken(), 0), (true, true));
-    assert_eq!(ends(&|snapshot| settings(&mut snapshot.stack).approved = Some(hash_of('b')), 0), (true, false));
-    // One that was set while nothing guarded it.
-    let unguarded = plan(&Snapshot { guard: broken(), shown: true, ..snapshot(named(Some('a'))) });
-    assert!(unguarded.status.plan.early.is_none() && unguarded.effects.contains(&Effect::SpendApproval));
+    assert_eq!(ends(&|snapshot| settings(&mut snapshot.stack).approved = None, 0), (true, false));
+    assert_eq!(ends(&|snapshot| snapshot.stack.pull_request_of = Some("db".into()), 0), (true, true));
+    assert_eq!(ends(&|snapshot| settings(&mut snapshot.stack).rejected = Some(early('a')), 0), (false, false));
     // It is not asked for again.
     assert_eq!(approved_early().early_approval(), None);
     // An expired one applies nothing.

@@ -119,6 +119,11 @@ prop_compose! {
     }
 }
 
+/// The hash with which a pull request shows a plan, or that of no such plan.
+fn an_early_hash() -> impl Strategy<Value = PlanHash> {
+    prop_oneof![3 => a_changes().prop_map(|plan| plan.early_hash().unwrap_or(plan.hash)), 1 => a_hash()]
+}
+
 prop_compose! {
     fn approval_settings()(
         unless in any::<bool>(), approved in option::of(a_hash()), rejected in option::weighted(0.2, a_hash()),
@@ -148,9 +153,10 @@ prop_compose! {
     fn plan_status()(
         (guarded, governed) in any::<(bool, bool)>(), current in option::weighted(0.3, Just("plan-2".to_owned())), last in option::of(Just("plan-1".to_owned())),
         proposal in option::weighted(0.8, a_proposal()), spent in option::weighted(0.3, a_hash()),
-        early in option::weighted(0.3, (a_hash(), time()).prop_map(|(hash, expires)| EarlyApproval { hash, by: None, expires })),
+        takes_early in any::<bool>(),
+        early in option::weighted(0.3, (an_early_hash(), time()).prop_map(|(hash, expires)| EarlyApproval { hash, by: None, expires })),
     ) -> PlanStatus {
-        PlanStatus { guarded, governed, current, last, proposal, early, spent }
+        PlanStatus { guarded, governed, current, last, proposal, takes_early, early, spent }
     }
 }
 
@@ -297,7 +303,7 @@ prop_compose! {
         (approval, plan_status, proposal, guard) in
             (option::of(approval_settings()).boxed(), plan_status().boxed(), a_proposal_state().boxed(), a_guard()),
         (answers, governance, planned) in (approval_settings().boxed(), a_governance(), option::weighted(0.9, a_changes()).boxed()),
-        (takes_pull_requests, shown, of) in (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).boxed(),
+        (takes_pull_requests, is_early, of) in (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2)).boxed(),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, approval, ..stack() };
         stack.answers = ApprovalSettings { policy: ApprovalPolicy::none(), ..answers };
@@ -319,14 +325,19 @@ prop_compose! {
         stack.status.scope = scope;
         stack.status.project = project.then(|| ("shop".to_owned(), "yaml".to_owned()));
         stack.status.conflict = conflict;
-        let shown = shown && stack.early_approval().is_some();
+        if let Some(early) = stack.status.plan.early.as_ref().filter(|_| is_early).map(|early| early.hash.clone()) {
+            stack.answers.approved = Some(early.clone());
+            if let Some(settings) = &mut stack.approval {
+                settings.approved = Some(early);
+            }
+        }
         let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: Revision::default() };
         stack.status.current_update = (run != RunState::None).then_some(named);
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
         let inputs = inputs.map(|(changed, digest, read)| Inputs { changed, digest, read, waits_for: None });
-        Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, named: target, shown, inputs }
+        Snapshot { stack, source, tree, run, check, proposal, guard, governance, planned, prerequisites, requires, named: target, inputs }
     }
 }
 

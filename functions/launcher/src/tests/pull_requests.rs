@@ -27,8 +27,24 @@ fn pull_request(uid: &str, annotations: &Value) -> World {
     let world = proposal(&json!({ "metadata": { "annotations": annotation, "uid": "uid-s" }, "spec": spec }));
     let metadata = json!({ "uid": uid, "annotations": annotations });
     insert(&world, &key("Stack", "n", "shop"), &json!({ "metadata": metadata, "spec": { "stack": "dev" } }));
+    world
+}
+
+/// The same, after its Update was reconciled.
+fn launched(uid: &str, annotations: &Value) -> World {
+    let world = pull_request(uid, annotations);
     reconcile(&world, &hint("u"));
     world
+}
+
+/// The request for a plan in the launch record.
+fn recorded(world: &World) -> Option<PlanMode> {
+    Launch::parse(&world.objects()[&keys::run(CLUSTER, &"uid-u".into()).launch().to_string()]).unwrap().request.unwrap().plan
+}
+
+/// Changes an object.
+fn change(world: &World, kind: &str, name: &str, more: &Value) {
+    world.insert(driftless_core::merge(world.object(&key(kind, "n", name)).unwrap(), more));
 }
 
 /// The request for a plan, and the digest of the inputs of the run itself.
@@ -45,28 +61,60 @@ fn pull_request_has_the_binding_and_the_key_of_the_named_stack() {
     reconcile(&own, &hint("u"));
     let (of_stack, inputs) = requested(&own);
     // `shop` has the uid that `s` has there.
-    let world = pull_request("uid-s", &consent);
+    let world = launched("uid-s", &consent);
     let (of_pull_request, _) = requested(&world);
     assert!(of_pull_request.approved.is_none());
     assert_eq!((&of_pull_request.key, &of_pull_request.binding), (&of_stack.key, &of_stack.binding));
     // Its other digests stay its own, so that they are compared with its own.
-    let world = pull_request("uid-shop", &consent);
+    let world = launched("uid-shop", &consent);
     let (other, own_inputs) = requested(&world);
     assert!(other.key != of_stack.key && other.binding != of_stack.binding);
     assert!(inputs.is_some() && own_inputs == inputs);
-    let launch = Launch::parse(&world.objects()[&keys::run(CLUSTER, &"uid-u".into()).launch().to_string()]).unwrap();
-    assert_eq!(launch.request.unwrap().plan, Some(PlanMode::Propose { of: Some("uid-shop".into()) }));
+    assert_eq!(recorded(&world), Some(PlanMode::Propose { of: Some("uid-shop".into()) }));
 }
 
 #[test]
 fn pull_request_without_a_consent_starts_nothing() {
     for annotations in [json!({}), json!({ names::PULL_REQUESTS: "all" })] {
-        let world = pull_request("uid-shop", &annotations);
+        let world = launched("uid-shop", &annotations);
         assert!(world.live_tasks().is_empty(), "{annotations}");
         let (reason, words) = waits(&world, "u");
         assert!(
             reason == "SpecInvalid" && words.contains("whose annotation driftless.dev/pull-requests is"),
             "{reason}: {words}"
         );
+    }
+}
+
+#[test]
+fn destroy_of_a_deleted_pull_request_has_its_own_key() {
+    for consent in [json!({}), json!({ names::PULL_REQUESTS: "preview" })] {
+        let world = pull_request("uid-shop", &consent);
+        let metadata = json!({ "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [names::FINALIZER] });
+        change(&world, "Stack", "s", &json!({ "metadata": metadata }));
+        change(&world, "Update", "u", &json!({ "spec": { "type": "destroy", "driftless": { "previewOnly": true } } }));
+        reconcile(&world, &hint("u"));
+        assert_eq!(recorded(&world), Some(PlanMode::Propose { of: None }), "{consent}");
+    }
+}
+
+#[test]
+fn run_whose_consent_is_withdrawn_before_its_task_is_abandoned() {
+    let consent = || json!({ names::PULL_REQUESTS: "preview" });
+    for (kind, name, more) in [
+        ("Stack", "shop", json!({ "metadata": { "annotations": { names::PULL_REQUESTS: Value::Null } } })),
+        ("Stack", "shop", json!({ "metadata": { "uid": "uid-another" } })),
+        ("Stack", "s", json!({ "metadata": { "annotations": { names::PULL_REQUEST_OF: Value::Null } } })),
+    ] {
+        let world = pull_request("uid-shop", &consent());
+        world.set_faults(Faults { full: 1000, ..Faults::NONE });
+        reconcile(&world, &hint("u"));
+        world.set_faults(Faults::NONE);
+        // It holds its claim.
+        assert_eq!(waits(&world, "u").0, "TaskNotStarted");
+        change(&world, kind, name, &more);
+        reconcile(&world, &hint("u"));
+        assert!(refused(&world, "u").starts_with("run was abandoned before its task started: "), "{more}");
+        assert!(world.live_tasks().is_empty());
     }
 }

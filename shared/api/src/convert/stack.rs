@@ -82,20 +82,6 @@ impl Stack {
         self.annotations().contains_key(names::APPROVAL) || plan.and_then(|plan| plan.guarded) == Some(true)
     }
 
-    /// Returns whether it shows this plan of the Stack of that name, for a pull request, in a
-    /// cluster that enforces who may approve.
-    #[must_use]
-    pub fn shows(&self, name: &str, hash: &core::PlanHash) -> bool {
-        let plan = self.status.as_ref().and_then(|status| status.driftless.as_ref()?.plan.as_ref());
-        let is_preview = self.spec.preview == Some(true) && core::Annotations(self.annotations()).pull_request_of() == Some(name);
-        is_preview
-            && plan.is_some_and(|plan| {
-                plan.state.as_deref() == Some(core::PlanState::Preview.as_str())
-                    && plan.hash.as_deref() == Some(hash.as_str())
-                    && plan.offered == Some(true)
-            })
-    }
-
     /// Returns whether it waits for the end of that Update: its current one, its proposal, or its
     /// drift check.
     #[must_use]

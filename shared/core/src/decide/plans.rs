@@ -5,15 +5,15 @@ use jiff::Timestamp;
 use super::{Reconciliation, launch};
 use crate::{
     ApprovalSettings, EarlyApproval, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
-    PlanHash, PlanState, Proposal, Readiness, Revision, RunState, Snapshot, SourceRef, Stack, Why, Wish,
+    PlanHash, PlanState, Proposal, Readiness, Revision, RunState, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
     observe, proposal_name,
 };
 
-/// The policy of a cluster sends no event when it changes.
-const GUARD_SECONDS: i64 = 300;
+/// The policy of a cluster, and the Stack that a pull request names, send no event when they change.
+pub(super) const GUARD_SECONDS: i64 = 300;
 
 impl Reconciliation<'_> {
     /// Takes over the state of the current proposal.
@@ -41,7 +41,7 @@ impl Reconciliation<'_> {
 
     /// Only the Stack of a pull request shows the plan of one, and it has no other.
     pub(super) fn sort_plan(&mut self) {
-        let is_shown = self.stack.pull_request_of.is_some();
+        let is_shown = self.stack.shown_for().is_some();
         self.stack.status.plan.proposal.take_if(|proposal| (proposal.state == PlanState::Preview) != is_shown);
     }
 
@@ -106,26 +106,12 @@ impl Reconciliation<'_> {
 
     /// Decides about an approval that a run has used.
     pub(super) fn end_plan(&mut self) {
+        self.end_early();
+        let is_shown = self.stack.shown_for().is_some();
         let plan = &mut self.stack.status.plan;
-        plan.early.take_if(|early| plan.spent.as_ref() == Some(&early.hash));
-        if let Some(at) = plan.early.as_ref().map(|early| early.expires) {
-            self.requeue_by(at);
-        }
-        let is_unguarded = self.stack.approval.is_some() && self.snapshot.guard != Guard::Intact;
-        if let Some(hash) = self.stack.early_approval().filter(|_| is_unguarded).cloned() {
-            self.stack.status.plan.spent = Some(hash);
-        }
-        let plan = &mut self.stack.status.plan;
-        let is_shown = self.stack.pull_request_of.is_some();
         if self.stack.approval.is_none() {
             plan.proposal.take_if(|_| !is_shown);
             plan.spent = None;
-        }
-        if let Some(proposal) = plan.proposal.as_mut().filter(|proposal| proposal.state == PlanState::Preview) {
-            // An approval that was there before was not checked.
-            let approved = self.snapshot.named.as_ref().and_then(|named| named.answers.approved.as_ref());
-            let is_approved = approved.is_some() && approved == proposal.plan.as_ref().map(|plan| &plan.hash);
-            proposal.offered = self.snapshot.guard == Guard::Intact && (proposal.offered || !is_approved);
         }
         if plan.spent.is_some()
             && self.stack.approval.as_ref().and_then(|settings| settings.approved.as_ref()) != plan.spent.as_ref()
@@ -134,6 +120,27 @@ impl Reconciliation<'_> {
             plan.spent = None;
         } else if plan.spent.is_some() && self.effects.last() != Some(&Effect::RemoveFinalizer) {
             self.effects.push(Effect::SpendApproval);
+        }
+    }
+
+    /// Ends an early approval that was used, has expired, or is not taken any more. Any other
+    /// approval of a plan that the Stack does not show was there before it took them: it was not
+    /// checked.
+    fn end_early(&mut self) {
+        let is_checked = self.stack.approval.is_some() && self.snapshot.guard == Guard::Intact;
+        let takes = is_checked && self.stack.takes_early();
+        let plan = &mut self.stack.status.plan;
+        plan.takes_early = takes;
+        if let Some(early) =
+            plan.early.take_if(|early| !takes || early.expires <= self.now || plan.spent.as_ref() == Some(&early.hash))
+        {
+            plan.spent = Some(early.hash);
+        }
+        if let Some(hash) = self.stack.early_approval().cloned() {
+            self.stack.status.plan.spent = Some(hash);
+        }
+        if let Some(at) = self.stack.status.plan.early.as_ref().map(|early| early.expires) {
+            self.requeue_by(at);
         }
     }
 
@@ -165,8 +172,13 @@ impl Reconciliation<'_> {
             }
             (Some(Readiness::Ready) | None, Some(named)) => {
                 let Stack { name, namespace, .. } = &**named;
-                note.push_str("; to approve it before the merge: ");
-                note.push_str(&approval::command(name, namespace, &plan.hash));
+                let (word, how) = match &self.snapshot.guard {
+                    Guard::Intact => ("to approve it before the merge", approval::command(name, namespace, &plan.hash)),
+                    Guard::Broken(why) => ("no approval counts", format!("{why}; {}", approval::GUARD)),
+                };
+                for text in ["; ", word, ": ", &how] {
+                    note.push_str(text);
+                }
             }
             (Some(Readiness::Ready) | None, None) => {}
         }
@@ -215,18 +227,14 @@ impl Reconciliation<'_> {
     }
 }
 
-/// Keeps the approval of a plan that only a pull request shows yet. It counts no more when it
-/// expires, when the cluster does not enforce who may approve, or when the Stack takes none.
-pub(super) fn approve_early(stack: &mut Stack, snapshot: &Snapshot, now: Timestamp) {
+/// Keeps the approval of a plan that only a pull request shows yet, if the cluster checked it.
+pub(super) fn approve_early(stack: &mut Stack, guard: &Guard, now: Timestamp) {
     let fresh = stack.early_approval().cloned();
-    let is_taken = snapshot.guard == Guard::Intact && stack.takes_pull_requests();
     let plan = &mut stack.status.plan;
     let Some(settings) = &stack.approval else { return };
     plan.early.take_if(|early| settings.approved.as_ref() != Some(&early.hash));
-    if let Some(early) = plan.early.take_if(|early| !is_taken || early.expires <= now) {
-        plan.spent = Some(early.hash);
-    }
-    if let Some((hash, expires)) = fresh.zip(now.checked_add(settings.ttl).ok()).filter(|_| is_taken && snapshot.shown) {
+    let is_checked = plan.takes_early && *guard == Guard::Intact;
+    if let Some((hash, expires)) = fresh.filter(|_| is_checked).zip(now.checked_add(settings.ttl).ok()) {
         plan.early = Some(EarlyApproval { hash, by: settings.approved_by.clone(), expires });
     }
 }

@@ -81,7 +81,6 @@ pub fn snapshot(stack: Stack) -> Snapshot {
         prerequisites: Vec::new(),
         requires: BTreeMap::new(),
         named: None,
-        shown: false,
         inputs: None,
     }
 }
