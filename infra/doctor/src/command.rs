@@ -12,7 +12,7 @@ use crate::{
     cluster,
     cost::{Bill, IMAGE_MIB, Load},
     installation::{self, Installation},
-    migrate::{Migration, Objects},
+    migrate::{self, Migration, Objects},
     tools::{Aws, Kubectl},
 };
 
@@ -104,7 +104,7 @@ impl Doctor {
 /// run. `Err` has kubectl's message.
 pub fn migrate(kubectl: &Kubectl) -> Result<Migration, String> {
     let objects = Objects::read(kubectl).map_err(|why| format!("cannot read the objects: {why}"))?;
-    Ok(Migration::of(&objects))
+    Ok(Migration::of(migrate::scan(&objects), migrate::without_image(&objects)))
 }
 
 /// The arguments of `cost`.

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Objects, scan, without_image};
-
 /// How an object, or a part of it, works under Driftless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -110,11 +108,9 @@ pub struct Counts {
 }
 
 impl Migration {
-    /// The reports on the objects of a cluster.
+    /// The reports on the objects of a cluster, and the names of those without an image.
     #[must_use]
-    pub fn of(objects: &Objects) -> Self {
-        let without_image = without_image(objects);
-        let objects = scan(objects);
+    pub fn of(objects: Vec<Report>, without_image: Vec<String>) -> Self {
         let of = |verdict| objects.iter().filter(|report| report.verdict == verdict).count();
         let (same, better) = (of(Verdict::Same), of(Verdict::Better));
         let counts = Counts { same, better, different: of(Verdict::Different), refused: of(Verdict::Refused) };
