@@ -8,9 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use notes::notes;
 
 use crate::{
-    ArtifactDigest, Asked, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree,
-    NewUpdate, Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason,
-    StackStatus, Sync, TreeState, Why, Workspace, apply_name,
+    ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
+    Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackStatus,
+    Sync, TreeState, Why, Workspace, apply_name,
     approval::guard,
     drift,
     finalize::{Finalize, finalize},
@@ -568,7 +568,7 @@ impl<'a> Reconciliation<'a> {
             },
             operation,
             message: why.to_string(),
-            asked: Asked::of(why, spec.sources.first()),
+            asked: why.asked(spec.sources.first()),
             targets: if operation == Operation::Destroy { Vec::new() } else { spec.targets.clone() },
             target_dependents: forward && spec.target_dependents,
             refresh: forward && (spec.refresh || remediates),

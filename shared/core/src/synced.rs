@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    Inputs, LastUpdateState, Operation, Revision, Stack, drift,
+    Asked, Inputs, LastUpdateState, Operation, Revision, SourceRef, Stack, drift, metadata as names,
     retry::{self, Retry},
 };
 
@@ -37,6 +37,37 @@ pub enum Why {
     Drift(u32),
     /// This number of resources drifted, and the state is to take the drift over.
     Adoption(u32),
+}
+
+impl Why {
+    /// What a run for this reason answers.
+    pub(crate) fn asked(&self, source: Option<&SourceRef>) -> Asked {
+        match self {
+            Self::Initial | Self::Generation(_) => Asked::Spec,
+            Self::Request(_) => Asked::Annotation(names::RECONCILIATION_REQUEST),
+            Self::Drift(_) => Asked::Annotation(names::REMEDIATE),
+            Self::Adoption(_) => Asked::Annotation(names::ADOPT),
+            Self::Deletion => Asked::Event("deletion of the Stack".into()),
+            Self::Commit(commit) => Asked::Event(pushed(source, commit)),
+            Self::Inputs => Asked::Event("change of a Secret or ConfigMap".into()),
+            Self::Resync(period) => Asked::Event(format!("resync every {}", go_duration(*period))),
+            Self::Backoff(cooldown) => Asked::Event(format!("retry after {}", go_duration(*cooldown))),
+        }
+    }
+}
+
+/// A source and the revision that it offers.
+fn pushed(source: Option<&SourceRef>, commit: &Revision) -> String {
+    let (kind, name) = match source {
+        // The URL of a git repository is in the spec.
+        Some(source @ SourceRef::Git(_)) => return format!("{} at {commit}", source.field()),
+        Some(source) => {
+            let (_, kind, name) = source.object();
+            (kind, name)
+        }
+        None => return commit.to_string(),
+    };
+    format!("{kind} {name} at {commit}")
 }
 
 impl std::fmt::Display for Why {
@@ -113,5 +144,64 @@ fn by_source_and_time(stack: &Stack, commit: &Revision, now: Timestamp) -> Sync 
             Retry::After(_) | Retry::Conflict | Retry::GivenUp => Sync::Synced,
         },
         LastUpdateState::Succeeded | LastUpdateState::Unknown => Sync::Synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::FieldOwner;
+
+    fn owner(name: &str, changed: &str, spec: bool, annotations: &[&str]) -> FieldOwner {
+        let annotations = annotations.iter().map(|name| (*name).to_owned()).collect();
+        FieldOwner { name: name.into(), changed: changed.parse().ok(), spec, annotations }
+    }
+
+    fn by(asked: &Asked) -> Option<String> {
+        let owners = [
+            owner("kustomize-controller", "2026-11-26T12:01:00Z", true, &[names::DRIFT_SCHEDULE, names::REMEDIATE]),
+            owner("kubectl-edit", "2026-11-26T12:02:00Z", true, &[]),
+            owner("kubectl-driftless", "2026-11-26T12:03:00Z", false, &[names::RECONCILIATION_REQUEST]),
+            owner("kubectl-annotate", "2026-11-26T12:00:00Z", false, &[names::RECONCILIATION_REQUEST]),
+            owner("driftless-reconciler", "2026-11-26T12:04:00Z", false, &[]),
+        ];
+        let annotations = [(names::DRIFT_SCHEDULE.to_owned(), "6h".to_owned())].into();
+        asked.by(&owners, &annotations)
+    }
+
+    #[test]
+    fn requester_is_the_last_client_that_changed_what_the_run_answers() {
+        let flux = SourceRef::Flux {
+            api_version: "source.toolkit.fluxcd.io/v1".into(),
+            kind: "GitRepository".into(),
+            name: "shop".into(),
+            dir: String::new(),
+        };
+        let minute = SignedDuration::from_mins(1);
+        for (why, requester) in [
+            (Why::Initial, Some("kubectl-edit")),
+            (Why::Generation(2), Some("kubectl-edit")),
+            (Why::Request("now".into()), Some("kubectl-driftless")),
+            (Why::Drift(1), Some("kustomize-controller")),
+            (Why::Adoption(1), None),
+            (Why::Deletion, Some("deletion of the Stack")),
+            (Why::Commit("main@sha1:7d".into()), Some("GitRepository shop at main@sha1:7d")),
+            (Why::Inputs, Some("change of a Secret or ConfigMap")),
+            (Why::Resync(minute), Some("resync every 1m0s")),
+            (Why::Backoff(minute), Some("retry after 1m0s")),
+        ] {
+            assert_eq!(by(&why.asked(Some(&flux))).as_deref(), requester, "{why:?}");
+        }
+        assert_eq!(by(&Asked::Schedule(names::DRIFT_SCHEDULE)).as_deref(), Some("driftless.dev/drift-schedule: 6h"));
+        assert_eq!(Asked::Spec.by(&[], &BTreeMap::new()), None, "the API server names no client");
+    }
+
+    #[test]
+    fn push_to_a_repository_of_the_spec_shows_no_url() {
+        let git = crate::GitSource { repo: "https://token@git.example/a.git".into(), ..crate::GitSource::default() };
+        let asked = Why::Commit("7d".into()).asked(Some(&SourceRef::Git(git)));
+        assert_eq!(by(&asked).as_deref(), Some("spec.projectRepo at 7d"));
     }
 }
