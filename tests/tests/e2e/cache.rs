@@ -8,11 +8,11 @@ use std::sync::{
 
 use anyhow::{Context as _, Result, ensure};
 use axum::{Router, body::Bytes, routing::get};
-use driftless_api::{Stack, Update, names};
+use driftless_api::{Stack, names};
 use driftless_tests::scenario::{Handle, Namespace, Source, is_ready, output};
 use flate2::{Compression, write::GzEncoder};
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -22,7 +22,7 @@ use crate::{
     identity::apply_account,
     logs::printed,
     programs::literal,
-    updates::{ours, wait},
+    updates::ours,
     world::{alone, as_task, keys, s3, shared},
 };
 

@@ -323,7 +323,7 @@ impl Ground<'_> {
             if snapshot.stacks.get(&name).is_some_and(canary::is_ready) {
                 return Ok(Some(()));
             }
-            // Another failure of the platform says nothing about the session, and the run is repeated.
+            // Another failure of the platform says nothing about the session: the run is repeated.
             let message = snapshot.message(&name);
             violated(&message).map_or(Ok(None), |why| Err(format!("{why}; {message}")))
         })?;

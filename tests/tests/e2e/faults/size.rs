@@ -3,15 +3,12 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::{Stack, Update};
+use driftless_api::Stack;
 use driftless_tests::scenario::{Namespace, Source, is_ready, output};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::{
-    updates::wait,
-    world::{aside, nothing_was_given_up, shared},
-};
+use crate::world::{aside, nothing_was_given_up, shared};
 
 /// Ten thousand work too, but occupy the processors for a minute.
 const RESOURCES: usize = 3_000;
