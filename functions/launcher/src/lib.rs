@@ -175,10 +175,7 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         // Also for a recorded run: the consent may have been withdrawn since.
         let named = match self.named(stack.as_ref(), recorded.as_ref().map(|(_, request)| request)).await? {
             Ok(named) => named,
-            Err(message) => {
-                let reason = WaitReason::SpecInvalid;
-                return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
-            }
+            Err(block) => return Ok(Launched::Blocked(block)),
         };
         let mut offer = None;
         let request = match &recorded {

@@ -3,7 +3,11 @@
 use driftless_api::{PLAN_POLICIES, Stack, Update, uid_of};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Env, LaunchHint, Operation, PlanMode, PlanRequest, RunPack, RunSource, RunSpec, Uid};
-use driftless_core::{Governance, PlanHash, unfit_pull_request};
+use driftless_core::{
+    Governance, PlanHash,
+    run::{Block, WaitReason},
+    unfit_pull_request,
+};
 use driftless_kubernetes::{Cluster, Pages, Selector};
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -46,31 +50,30 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// The Stack whose plan a Stack previews, if it names one; or why it must not. That of a recorded
-    /// run stays the same.
+    /// The Stack whose plan a Stack previews, if it names one; or why it must not. A recorded run has
+    /// the key of one Stack, and makes no plan of another.
     pub(crate) async fn named(
         &self,
         stack: Option<&Stack>,
         recorded: Option<&Request>,
-    ) -> Result<Result<Option<Stack>, String>, Error> {
+    ) -> Result<Result<Option<Stack>, Block>, Error> {
+        let is_same = |named: Option<&Stack>| match recorded.map(|request| &request.plan) {
+            Some(Some(PlanMode::Propose { of: Some(of) })) => named.map(uid_of).as_ref() == Some(of),
+            _ => true,
+        };
         let core = stack.map(driftless_core::Stack::from).filter(|core| !core.deleting);
         let named = match core.as_ref().and_then(|core| Some((core, core.pull_request_of.as_ref()?))) {
             Some((core, name)) => {
                 let named = self.cluster.get::<Stack>(&core.namespace, name).await?;
                 let why = unfit_pull_request(core, named.as_ref().map(driftless_core::Stack::from).as_ref());
-                if let Some(why) = why {
-                    return Ok(Err(why));
+                if let Some(message) = why.filter(|_| is_same(named.as_ref())) {
+                    return Ok(Err(Block::Wait { reason: WaitReason::SpecInvalid, message, is_of_inputs: true }));
                 }
                 named
             }
             None => None,
         };
-        Ok(match recorded.map(|request| &request.plan) {
-            Some(Some(PlanMode::Propose { of: Some(of) })) if named.as_ref().map(uid_of).as_ref() != Some(of) => {
-                Err("the run makes the plan of another Stack than its Stack names now; another run makes that one".into())
-            }
-            _ => Ok(named),
-        })
+        Ok(if is_same(named.as_ref()) { Ok(named) } else { Err(Block::Outdated) })
     }
 
     /// Why a user's Update may not run: it changes the Pulumi stack of a guarded Stack of its

@@ -243,14 +243,18 @@ fn plan(stack: &Stack, hash: Option<&str>) -> Result<PlannedChanges> {
     }
 }
 
-/// Approves a plan of a Stack in the name of a user.
-/// `others` are the Stacks of its namespace, if the plan is an [`early`] one.
+/// Approves a plan of a Stack in the name of a user. `others` are the Stacks of its namespace, if the plan is an [`early`] one.
 pub fn approve(stack: &Stack, others: &[Stack], hash: Option<&str>, user: &str) -> Result<Request> {
     let (plan, before) = match early(stack, hash) {
         Some(hash) => {
             let found = others.iter().find_map(|other| shown(other, stack, &hash));
             let why = || format!("{} has no plan {hash}, and no pull request of it shows that plan now", place(stack));
-            let before = CoreStack::from(stack).status.plan.early.filter(|early| early.hash != hash);
+            let status = CoreStack::from(stack).status.plan;
+            if !status.takes_early {
+                let why = "it needs a reconciliation since its consent, and the admission policy; try again in a minute";
+                return Err(Error::failed(format!("{} takes no approval of a pull request yet: {why}", place(stack))));
+            }
+            let before = status.early.filter(|early| early.hash != hash);
             (found.ok_or_else(|| Error::failed(why()))?, before)
         }
         None => (plan(stack, hash)?, None),

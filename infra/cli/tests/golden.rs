@@ -8,7 +8,7 @@ mod support;
 use std::{fs, path::Path, slice};
 
 use clap::{CommandFactory as _, Parser as _, ValueEnum as _};
-use driftless_api::{Stack, Update, facts::Facts as _};
+use driftless_api::{Stack, StackPlan, Update, facts::Facts as _};
 use driftless_cli::{
     Error,
     arguments::Arguments,
@@ -254,11 +254,14 @@ fn plan_is_shown_approved_and_rejected_by_its_whole_hash() {
     let mut other = shop.clone();
     (other.metadata.name, other.spec.preview) = (Some("shop-17".into()), Some(true));
     let eights = "8".repeat(64);
+    let plan_of = |stack: &mut Stack, change: &dyn Fn(&mut StackPlan)| {
+        change(stack.status.as_mut().unwrap().driftless.as_mut().unwrap().plan.as_mut().unwrap());
+    };
+    let too_soon = request::approve(&early, &[], Some(&eights), "ann").unwrap_err().to_string();
+    assert!(too_soon.ends_with("and the admission policy; try again in a minute"), "{too_soon}");
+    plan_of(&mut early, &|plan| plan.takes_early_approvals = Some(true));
+    plan_of(&mut other, &|plan| (plan.state, plan.hash) = (Some("Preview".into()), Some(eights.clone())));
     let approve = |other: &Stack| request::approve(&early, slice::from_ref(other), Some(&eights), "ann");
-    {
-        let plan = other.status.as_mut().unwrap().driftless.as_mut().unwrap().plan.as_mut().unwrap();
-        (plan.state, plan.hash) = (Some("Preview".into()), Some(eights.clone()));
-    }
     let refused = approve(&other).unwrap_err().to_string();
     assert!(refused.ends_with("and no pull request of it shows that plan now"), "{refused}");
     other.annotations_mut().insert("driftless.dev/pull-request-of".into(), "shop".into());

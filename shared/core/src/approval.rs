@@ -232,6 +232,17 @@ pub(crate) fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
     plan
 }
 
+/// Returns whether a shortened plan surely lacks nothing: paths have no count.
+pub(crate) fn is_whole(plan: &PlannedChanges) -> bool {
+    let lists = [
+        (plan.changes.count, plan.changes.first.len()),
+        (plan.unknown.count, plan.unknown.first.len()),
+        (plan.unstable.count, plan.unstable.first.len()),
+    ];
+    let mut paths = plan.changes.first.iter().flat_map(|change| [&change.paths, &change.replaced_by]);
+    lists.into_iter().all(|(count, told)| usize::try_from(count) == Ok(told)) && paths.all(|paths| paths.len() < TOLD_PATHS)
+}
+
 /// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the
 /// plan has no changes and nothing else is to be done: the resources are what the Stack wants.
 pub(crate) fn observe_proposal(

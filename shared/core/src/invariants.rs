@@ -214,7 +214,9 @@ fn needs_approval(stack: &Stack, run: &NewUpdate) -> bool {
 /// pull request.
 fn is_offered(before: &Stack, after: &Stack, run: &NewUpdate, now: Timestamp) -> bool {
     let status = &before.status.plan;
-    let kept = status.early.as_ref().filter(|early| now < early.expires).map(|early| &early.hash);
+    let approved = before.approval.as_ref().and_then(|settings| settings.approved.as_ref());
+    let kept = status.early.as_ref().filter(|early| now < early.expires && approved == Some(&early.hash));
+    let kept = kept.map(|early| &early.hash);
     let early = kept.or_else(|| before.early_approval().filter(|_| status.takes_early));
     let shown = applied(after, run).and_then(|(_, plan)| plan.early_hash());
     shown.is_some() && shown.as_ref() == early || applied(before, run).is_some_and(|(proposal, _)| proposal.offered)

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Operation,
-    approval::shortened,
+    approval::{is_whole, shortened},
     bound::{self, MAX_PATH_BYTES, MAX_URN_BYTES},
 };
 
@@ -262,10 +262,14 @@ impl PlannedChanges {
     }
 
     /// The hash of the plan together with what is shown of it. A task reports both, and can report
-    /// the changes of another plan: an approval of this hash is one of these changes.
+    /// the changes of another plan: an approval of this hash is one of these changes. `None` for a
+    /// plan of which a status lacks something, which would be approved unseen.
     #[must_use]
     pub fn early_hash(&self) -> Option<PlanHash> {
         let plan = Self { made_at: Timestamp::UNIX_EPOCH, ..shortened(self.clone()) };
+        if !is_whole(&plan) {
+            return None;
+        }
         let json = serde_json::to_string(&plan).ok()?;
         Some(PlanHash::from(<[u8; 32]>::from(Sha256::digest(format!("early {json}")))))
     }

@@ -11,6 +11,7 @@ use support::*;
 /// A plan that updates a resource.
 fn updated(digit: char) -> PlannedChanges {
     let mut plan = changes(hash_of(digit), &[(ChangeKind::Update, 1)]);
+    plan.changes.count = 1;
     plan.changes.first = vec![PlannedChange {
         urn: "urn:pulumi:dev::shop::aws:s3/bucket:Bucket::logs".into(),
         resource_type: "aws:s3/bucket:Bucket".into(),
@@ -116,6 +117,17 @@ fn hash_to_approve_covers_the_changes_that_are_shown() {
     let waiting = plan(&merged(Stack { status: seen.status, ..stack }, updated('a')));
     assert_eq!(created(&waiting), None);
     assert!(condition(&waiting).starts_with("Reconciling/ApprovalRequired: "), "{}", condition(&waiting));
+    // A longer list is not shown whole, so no hash of it can be approved.
+    let change = updated('a').changes.first[0].clone();
+    for number in [20, 21] {
+        let mut plan = updated('a');
+        plan.changes.first = vec![change.clone(); number];
+        plan.changes.count = u32::try_from(number).unwrap();
+        assert_eq!(plan.early_hash().is_some(), number == 20, "{number} changes");
+        let mut plan = updated('a');
+        plan.changes.first[0].paths = vec!["tags".into(); number - 1];
+        assert_eq!(plan.early_hash().is_some(), number == 20, "{} paths", number - 1);
+    }
     // The time of a plan is no part of it.
     let later = PlannedChanges { made_at: now(), ..updated('a') };
     assert_eq!(later.early_hash(), updated('a').early_hash());
@@ -235,6 +247,23 @@ fn merged(mut stack: Stack, plan_of: PlannedChanges) -> Snapshot {
     let outcome = RunOutcome { plan: Some(Box::new(plan_of)), ..outcome(true) };
     next.proposal = RunState::Ended(Run { name, generation: 2, ..run(Operation::Preview) }, outcome);
     next
+}
+
+#[test]
+fn approval_ends_with_the_consent_even_if_its_plan_comes_at_the_same_time() {
+    let mut merged = merged(approved_early(), updated('a'));
+    merged.stack.pull_requests = None;
+    let waiting = plan(&merged);
+    assert_eq!(created(&waiting), None);
+    assert!(condition(&waiting).starts_with("Reconciling/ApprovalRequired: "), "{}", condition(&waiting));
+    assert!(waiting.effects.contains(&Effect::SpendApproval) && waiting.status.plan.early.is_none(), "{waiting:?}");
+}
+
+#[test]
+fn approval_that_replaces_another_counts_even_if_its_plan_comes_at_the_same_time() {
+    let mut merged = merged(approved_early(), updated('b'));
+    settings(&mut merged.stack).approved = Some(early('b'));
+    assert_eq!(created(&plan(&merged)).unwrap().plan, Some(hash_of('b')));
 }
 
 #[test]

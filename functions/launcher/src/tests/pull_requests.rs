@@ -99,6 +99,23 @@ fn destroy_of_a_deleted_pull_request_has_its_own_key() {
 }
 
 #[test]
+fn run_that_waits_for_its_claim_is_abandoned_if_its_stack_names_another() {
+    let shop = json!({ "metadata": { "uid": "uid-another" } });
+    let own = json!({ "metadata": { "annotations": { names::PULL_REQUEST_OF: Value::Null } } });
+    for (name, more) in [("shop", shop), ("s", own)] {
+        let world = pull_request("uid-shop", &json!({ names::PULL_REQUESTS: "preview" }));
+        workspace(&world, &project());
+        by_hand(&world, "holder", &json!({ "stackName": "dev" }));
+        reconcile(&world, &hint("holder"));
+        reconcile(&world, &hint("u"));
+        assert_eq!(waits(&world, "u").0, "StackClaimed");
+        change(&world, "Stack", name, &more);
+        reconcile(&world, &hint("u"));
+        assert_eq!(refused(&world, "u"), "Stack changed while the run waited", "{more}");
+    }
+}
+
+#[test]
 fn run_whose_consent_is_withdrawn_before_its_task_is_abandoned() {
     let consent = || json!({ names::PULL_REQUESTS: "preview" });
     for (kind, name, more) in [
@@ -114,7 +131,9 @@ fn run_whose_consent_is_withdrawn_before_its_task_is_abandoned() {
         assert_eq!(waits(&world, "u").0, "TaskNotStarted");
         change(&world, kind, name, &more);
         reconcile(&world, &hint("u"));
-        assert!(refused(&world, "u").starts_with("run was abandoned before its task started: "), "{more}");
+        let why = refused(&world, "u");
+        let expected = ["run was abandoned before its task started: ", "Stack changed while the run waited"];
+        assert!(expected.iter().any(|expected| why.starts_with(expected)), "{more}: {why}");
         assert!(world.live_tasks().is_empty());
     }
 }

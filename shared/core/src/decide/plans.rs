@@ -230,10 +230,15 @@ impl Reconciliation<'_> {
 /// Keeps the approval of a plan that only a pull request shows yet, if the cluster checked it.
 pub(super) fn approve_early(stack: &mut Stack, guard: &Guard, now: Timestamp) {
     let fresh = stack.early_approval().cloned();
+    let takes = stack.takes_early() && *guard == Guard::Intact;
     let plan = &mut stack.status.plan;
     let Some(settings) = &stack.approval else { return };
     plan.early.take_if(|early| settings.approved.as_ref() != Some(&early.hash));
-    let is_checked = plan.takes_early && *guard == Guard::Intact;
+    // Before anything is decided by it.
+    if let Some(early) = plan.early.take_if(|_| !takes) {
+        plan.spent = Some(early.hash);
+    }
+    let is_checked = plan.takes_early && takes;
     if let Some((hash, expires)) = fresh.filter(|_| is_checked).zip(now.checked_add(settings.ttl).ok()) {
         plan.early = Some(EarlyApproval { hash, by: settings.approved_by.clone(), expires });
     }

@@ -210,6 +210,8 @@ pub enum Block {
     Invalid(String),
     /// Its inputs name another backend or project than its launch record.
     OtherProject,
+    /// Its Stack names another Stack, whose plan it makes, than its launch record.
+    Outdated,
 }
 
 /// The content of a task's folder.

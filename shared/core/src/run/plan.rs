@@ -233,6 +233,7 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
         // An edit of the Stack ends this wait.
         Some(Block::Invalid(why)) => (WaitReason::SpecInvalid, why),
         Some(Block::OtherProject) => return Ok(RunPlan::Abandon(AbandonReason::OtherProject)),
+        Some(Block::Outdated) => return Ok(RunPlan::Abandon(AbandonReason::Outdated)),
         // Release them, so that other runs need not wait until this run's inputs exist again.
         Some(Block::Wait { message, is_of_inputs: true, .. }) if facts.holds()? => {
             return Ok(RunPlan::Abandon(AbandonReason::InputsGone(message)));
