@@ -16,7 +16,7 @@ pub struct FetchRequest {
     /// that names a source itself. For a collection, its name in the bucket: see
     /// [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
-    /// What is asked for.
+    /// The work to do.
     #[serde(default, rename = "collect")]
     pub kind: FetchKind,
     /// See [`crate::Hint::hops`].
@@ -24,7 +24,7 @@ pub struct FetchRequest {
     pub hops: u8,
 }
 
-/// What a fetch request asks for. In the message, whether to collect.
+/// The work of a fetch request. In the message, whether to collect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "bool", into = "bool")]
 pub enum FetchKind {
