@@ -50,8 +50,8 @@ impl<C: Cluster, O: Objects, Q: Queues, T: Tasks> Launcher<'_, C, O, Q, T> {
         Ok(())
     }
 
-    /// The Stack whose plan a Stack previews, if it names one; or why it must not. A recorded run has
-    /// the key of one Stack, and makes no plan of another.
+    /// The Stack whose plan a Stack previews, if it names one; or why it must not. A recorded run
+    /// has the key of one Stack, and makes no plan of another.
     pub(crate) async fn named(
         &self,
         stack: Option<&Stack>,

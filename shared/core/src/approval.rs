@@ -15,10 +15,6 @@ use crate::{
     run::Hold,
 };
 
-/// The changes of a plan that the status of a Stack has.
-const TOLD: usize = 20;
-/// The paths in each list of a change there.
-const TOLD_PATHS: usize = 20;
 /// The ways to end the deletion of a Stack whose destroy cannot be previewed.
 const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb approve remove the annotation driftless.dev/approval, to \
                             destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";
@@ -216,33 +212,6 @@ pub(crate) fn failed(proposal: &Proposal) -> Readiness {
     Readiness::Reconciling { reason: StackReason::PreviewFailed, message }
 }
 
-/// The plan, as far as a status has it.
-pub(crate) fn shortened(mut plan: PlannedChanges) -> PlannedChanges {
-    plan.changes.first.truncate(TOLD);
-    for change in &mut plan.changes.first {
-        change.resource_type.clear();
-        change.paths.truncate(TOLD_PATHS);
-        change.replaced_by.truncate(TOLD_PATHS);
-    }
-    plan.unknown.first.truncate(TOLD);
-    plan.unstable.first.truncate(TOLD);
-    plan.advice.clear();
-    // Kubernetes stores whole seconds.
-    plan.made_at = Timestamp::from_second(plan.made_at.as_second()).unwrap_or(plan.made_at);
-    plan
-}
-
-/// Returns whether a shortened plan surely lacks nothing: paths have no count.
-pub(crate) fn is_whole(plan: &PlannedChanges) -> bool {
-    let lists = [
-        (plan.changes.count, plan.changes.first.len()),
-        (plan.unknown.count, plan.unknown.first.len()),
-        (plan.unstable.count, plan.unstable.first.len()),
-    ];
-    let mut paths = plan.changes.first.iter().flat_map(|change| [&change.paths, &change.replaced_by]);
-    lists.into_iter().all(|(count, told)| usize::try_from(count) == Ok(told)) && paths.all(|paths| paths.len() < TOLD_PATHS)
-}
-
 /// Takes over the end of a proposal, and returns the Event about it, if it is news. `true` if the
 /// plan has no changes and nothing else is to be done: the resources are what the Stack wants.
 pub(crate) fn observe_proposal(
@@ -276,7 +245,7 @@ pub(crate) fn observe_proposal(
     };
     let operation = proposal.wish.operation;
     let plan = outcome.plan.as_deref().cloned().filter(|plan| outcome.succeeded && plan.operation == operation);
-    let (proposal, event) = match plan.map(shortened) {
+    let (proposal, event) = match plan.map(PlannedChanges::shortened) {
         // An empty plan of a destroy is applied, because only a destroy that succeeded ends the
         // deletion.
         Some(plan) if plan.is_empty() && operation != Operation::Destroy && !has_more_to_do => {
@@ -351,8 +320,12 @@ pub(crate) fn observe_applied(status: &mut PlanStatus, run: &Run, outcome: &RunO
         return None;
     }
     let by = before.by.as_ref().map_or_else(String::new, |user| format!(" by {user}"));
-    let found =
-        outcome.plan.as_deref().cloned().filter(|plan| plan.operation == run.operation && plan.hash != *hash).map(shortened);
+    let found = outcome
+        .plan
+        .as_deref()
+        .cloned()
+        .filter(|plan| plan.operation == run.operation && plan.hash != *hash)
+        .map(PlannedChanges::shortened);
     let (now_it_is, why) = match (&found, &before.plan) {
         (Some(found), Some(approved)) => (format!("but is {} now", found.hash.short()), difference(approved, found)),
         _ => ("but is another one now".to_owned(), "the cause is not known".to_owned()),

@@ -8,9 +8,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Operation,
-    approval::{is_whole, shortened},
     bound::{self, MAX_PATH_BYTES, MAX_URN_BYTES},
 };
+
+/// The changes of a plan that the status of a Stack has.
+const TOLD: usize = 20;
+/// The paths in each list of a change there.
+const TOLD_PATHS: usize = 20;
 
 /// The hash of a plan: SHA-256 in lower-case hex. All 64 digits count; messages show
 /// [`PlanHash::short`].
@@ -266,12 +270,40 @@ impl PlannedChanges {
     /// plan of which a status lacks something, which would be approved unseen.
     #[must_use]
     pub fn early_hash(&self) -> Option<PlanHash> {
-        let plan = Self { made_at: Timestamp::UNIX_EPOCH, ..shortened(self.clone()) };
-        if !is_whole(&plan) {
+        let plan = Self { made_at: Timestamp::UNIX_EPOCH, ..self.clone().shortened() };
+        if !plan.is_whole() {
             return None;
         }
         let json = serde_json::to_string(&plan).ok()?;
         Some(PlanHash::from(<[u8; 32]>::from(Sha256::digest(format!("early {json}")))))
+    }
+
+    /// The plan, as far as a status has it.
+    #[must_use]
+    pub(crate) fn shortened(mut self) -> Self {
+        self.changes.first.truncate(TOLD);
+        for change in &mut self.changes.first {
+            change.resource_type.clear();
+            change.paths.truncate(TOLD_PATHS);
+            change.replaced_by.truncate(TOLD_PATHS);
+        }
+        self.unknown.first.truncate(TOLD);
+        self.unstable.first.truncate(TOLD);
+        self.advice.clear();
+        // Kubernetes stores whole seconds.
+        self.made_at = Timestamp::from_second(self.made_at.as_second()).unwrap_or(self.made_at);
+        self
+    }
+
+    /// Returns whether a shortened plan surely lacks nothing: paths have no count.
+    fn is_whole(&self) -> bool {
+        let lists = [
+            (self.changes.count, self.changes.first.len()),
+            (self.unknown.count, self.unknown.first.len()),
+            (self.unstable.count, self.unstable.first.len()),
+        ];
+        let mut paths = self.changes.first.iter().flat_map(|change| [&change.paths, &change.replaced_by]);
+        lists.into_iter().all(|(count, told)| usize::try_from(count) == Ok(told)) && paths.all(|paths| paths.len() < TOLD_PATHS)
     }
 
     /// Returns as much as is kept of a plan: less than 256 KiB of JSON.

@@ -1,10 +1,7 @@
 //! The plan of a pull request: a Stack that previews makes the plan that another one will have
 //! after the merge, and a user can approve that plan before it.
 
-use crate::{
-    Operation, PlanHash, PlanState, PlannedChanges, Proposal, Run, RunOutcome, Stack, Wish, approval::shortened,
-    metadata as names,
-};
+use crate::{Operation, PlanHash, PlanState, PlannedChanges, Proposal, Run, RunOutcome, Stack, Wish, metadata as names};
 
 impl Stack {
     /// Returns whether other Stacks may make its plan for a pull request.
@@ -80,7 +77,7 @@ pub(crate) fn shown(run: &Run, outcome: &RunOutcome) -> Option<Proposal> {
     let hash = plan.early_hash()?;
     Some(Proposal {
         state: PlanState::Preview,
-        plan: Some(PlannedChanges { hash, ..shortened(plan.clone()) }),
+        plan: Some(PlannedChanges { hash, ..plan.clone().shortened() }),
         wish: Wish { inputs: None, ..Wish::of(run, outcome, None) },
         update: run.name.clone(),
         offered: false,

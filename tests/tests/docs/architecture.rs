@@ -16,7 +16,7 @@ const OF_SOURCE: [&str; 7] = ["base16ct", "blake3", "flate2", "serde", "serde_js
 /// Words in code that opens one, or asks the system for anything else.
 const OPENS: [&str; 9] = ["fs", "net", "os", "env", "process", "OpenOptions", "TcpStream", "UdpSocket", "UnixStream"];
 /// Enums whose variants have no named fields.
-const WITHOUT_FIELDS: [&str; 2] = ["Phase", "ConfigValue"];
+const WITHOUT_FIELDS: [&str; 3] = ["Phase", "ConfigValue", "FetchKind"];
 
 pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
