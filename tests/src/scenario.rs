@@ -507,6 +507,16 @@ impl Namespace<'_> {
         Ok(updates)
     }
 
+    /// Waits until the Updates of a Stack are complete: it may be Ready just before they are.
+    pub async fn complete(&self, stack: &str) -> Result<Vec<Update>> {
+        ready::until(&format!("the Updates of Stack {stack} are complete"), RUN, async || {
+            let updates = self.updates(stack).await?;
+            ensure!(updates.iter().all(Update::is_complete), "{updates:#?}");
+            Ok(updates)
+        })
+        .await
+    }
+
     /// Waits until a Stack matches `wanted`; the error has its last state, with its Updates.
     pub async fn wait(&self, stack: &str, what: &str, wanted: impl Fn(&Stack) -> bool) -> Result<Stack> {
         ready::until(&format!("Stack {stack} {what}"), RUN, async || {

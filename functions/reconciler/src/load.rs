@@ -110,11 +110,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
 
     async fn outcome(&self, update: &Update) -> Result<Option<RunOutcome>, Error> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner).push(update.clone());
-        // What happened is in the bucket: a user may write any status. But a run has not ended
-        // before the recorder has written what it leaves, such as outputs, and the status last.
-        if !update.is_complete() {
-            return Ok(None);
-        }
+        // The Update's status is a view for people. What happened is in the bucket.
         let key = keys::run(self.cluster, &uid_of(update)).outcome();
         Ok(self.reconciler.objects.read(&key).await?.map(run_outcome))
     }

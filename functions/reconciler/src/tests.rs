@@ -154,21 +154,6 @@ fn update_status_is_trusted_only_as_history() {
 }
 
 #[test]
-fn run_has_ended_once_its_outcome_is_recorded_and_its_update_is_complete() {
-    for complete in [false, true] {
-        let world = world(Said { current: true, complete, ..RECORDED });
-        let run = json!({ "update": update_key(), "uid": "uid", "claim": "claim" });
-        let outcome =
-            json!({ "version": VERSION, "run": run, "verdict": { "kind": "succeeded" }, "endedAt": world.now().to_string() });
-        let folder = keys::run(CLUSTER, &"uid".into());
-        world.drive(world.put(&folder.outcome(), outcome.to_string().into_bytes())).unwrap().unwrap();
-        reconcile(&world, key("pulumi.com/v1", "Stack", "s"));
-        let status = &world.object(&key("pulumi.com/v1", "Stack", "s")).unwrap()["status"];
-        assert_eq!(status["lastUpdate"]["name"] == "u", complete, "{status:#}");
-    }
-}
-
-#[test]
 fn request_for_a_log_reaches_the_recorder_for_half_an_hour() {
     let released = Said { finalizer: false, ..RECORDED };
     let by_hand = Said { of_stack: false, ours: false, ..released };

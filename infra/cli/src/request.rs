@@ -243,7 +243,8 @@ fn plan(stack: &Stack, hash: Option<&str>) -> Result<PlannedChanges> {
     }
 }
 
-/// Approves a plan of a Stack in the name of a user. `others` are the Stacks of its namespace, if the plan is an [`early`] one.
+/// Approves a plan of a Stack in the name of a user. `others` are the Stacks of its namespace, if
+/// the plan is an [`early`] one.
 pub fn approve(stack: &Stack, others: &[Stack], hash: Option<&str>, user: &str) -> Result<Request> {
     let (plan, before) = match early(stack, hash) {
         Some(hash) => {

@@ -18,8 +18,8 @@ pub struct AuditRecord {
     /// The run.
     pub run: RunId,
     /// For a run that a Stack has decided: the client, the schedule or the event that it answers,
-    /// else the client that created the Update. A client is the name of its field manager. Absent if
-    /// the Update was gone when the run was recorded.
+    /// else the client that created the Update. A client is the name of its field manager. Absent
+    /// if the Update was gone when the run was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
     /// When the Update was created.

@@ -15,6 +15,9 @@ use crate::{
     run::Hold,
 };
 
+/// The policy of a cluster, and the Stack that a pull request names, send no event when they
+/// change.
+pub(crate) const GUARD_SECONDS: i64 = 300;
 /// The ways to end the deletion of a Stack whose destroy cannot be previewed.
 const WITHOUT_PLAN: &str = "correct the cause; or have a user with the verb approve remove the annotation driftless.dev/approval, to \
                             destroy without a plan; or set spec.destroyOnFinalize to false, to keep the resources";

@@ -11,13 +11,14 @@ use crate::{
     ArtifactDigest, CurrentUpdate, Effect, EventReason, EventType, Expiry, LastUpdate, LastUpdateState, NewTree, NewUpdate,
     Operation, Plan, Project, Proposal, Readiness, Revision, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackStatus,
     Sync, TreeState, Why, Workspace, apply_name,
-    approval::guard,
+    approval::{GUARD_SECONDS, guard},
     drift,
     finalize::{Finalize, finalize},
     is_synced,
     life::{Life, life},
     names::update_name,
     observe, paths, prerequisites,
+    pull_request::approve_early,
     retry::{self, Retry},
     run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
@@ -80,7 +81,7 @@ impl<'a> Reconciliation<'a> {
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         guard(&mut stack, snapshot);
-        plans::approve_early(&mut stack, &snapshot.guard, now);
+        approve_early(&mut stack, &snapshot.guard, now);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, requeue_at: None, ttl_at: None, is_answered: false, now }
     }
@@ -181,7 +182,7 @@ impl<'a> Reconciliation<'a> {
         }
         if let Some(message) = unfit_pull_request(&self.stack, self.snapshot.named.as_deref()).filter(|_| !self.stack.deleting) {
             // A change of the other Stack sends no event to this one.
-            self.requeue_at = Some(self.in_seconds(plans::GUARD_SECONDS));
+            self.requeue_at = Some(self.in_seconds(GUARD_SECONDS));
             return self.invalid(StackReason::SpecInvalid, message);
         }
         if let Some(message) = self.stack.spec.old_pulumi.clone() {

@@ -1,7 +1,12 @@
 //! The plan of a pull request: a Stack that previews makes the plan that another one will have
 //! after the merge, and a user can approve that plan before it.
 
-use crate::{Operation, PlanHash, PlanState, PlannedChanges, Proposal, Run, RunOutcome, Stack, Wish, metadata as names};
+use jiff::Timestamp;
+
+use crate::{
+    EarlyApproval, Guard, Operation, PlanHash, PlanState, PlannedChanges, Proposal, Run, RunOutcome, Stack, Wish,
+    metadata as names,
+};
 
 impl Stack {
     /// Returns whether other Stacks may make its plan for a pull request.
@@ -88,4 +93,21 @@ pub(crate) fn shown(run: &Run, outcome: &RunOutcome) -> Option<Proposal> {
         failures: 0,
         failed_at: None,
     })
+}
+
+/// Keeps the approval of a plan that only a pull request shows yet, if the cluster checked it.
+pub(crate) fn approve_early(stack: &mut Stack, guard: &Guard, now: Timestamp) {
+    let fresh = stack.early_approval().cloned();
+    let takes = stack.takes_early() && *guard == Guard::Intact;
+    let plan = &mut stack.status.plan;
+    let Some(settings) = &stack.approval else { return };
+    plan.early.take_if(|early| settings.approved.as_ref() != Some(&early.hash));
+    // Before anything is decided by it.
+    if let Some(early) = plan.early.take_if(|_| !takes) {
+        plan.spent = Some(early.hash);
+    }
+    let is_checked = plan.takes_early && takes;
+    if let Some((hash, expires)) = fresh.filter(|_| is_checked).zip(now.checked_add(settings.ttl).ok()) {
+        plan.early = Some(EarlyApproval { hash, by: settings.approved_by.clone(), expires });
+    }
 }

@@ -8,11 +8,11 @@ use std::sync::{
 
 use anyhow::{Context as _, Result, ensure};
 use axum::{Router, body::Bytes, routing::get};
-use driftless_api::{Stack, names};
+use driftless_api::{Stack, Update, names};
 use driftless_tests::scenario::{Handle, Namespace, Source, is_ready, output};
 use flate2::{Compression, write::GzEncoder};
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -22,7 +22,7 @@ use crate::{
     identity::apply_account,
     logs::printed,
     programs::literal,
-    updates::ours,
+    updates::{ours, wait},
     world::{alone, as_task, keys, s3, shared},
 };
 
@@ -89,6 +89,8 @@ impl Plugins {
         let has = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));
         team.wait(name, "to be Ready with the content", has).await?;
         let update = team.updates(name).await?.pop().context("an Update")?;
+        // The Stack can be Ready before its Update is complete.
+        let update = wait(team, &update.name_any(), "to be complete", Update::is_complete).await?;
         ours(&update).dependencies.context("no word of dependencies")
     }
 }

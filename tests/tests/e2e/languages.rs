@@ -409,7 +409,11 @@ async fn until_ready(team: &Namespace<'_>, name: &str) -> Result<()> {
 async fn runs_without_a_change(team: &Namespace<'_>, source: Source<'_>, spec: &str) -> Result<Stack> {
     team.apply_stack("app", source, &format!("{spec}  updateTemplate: {{ spec: {{ message: again }} }}\n")).await?;
     let stack = team.ready_after("app", 2).await?;
-    let changes: Vec<_> = team.updates("app").await?.iter().map(|update| ours(update).changes).collect();
+    let mut changes = Vec::new();
+    for update in team.updates("app").await? {
+        // The Stack can be Ready before its Update is complete.
+        changes.push(ours(&wait(team, &update.name_any(), "to be complete", Update::is_complete).await?).changes);
+    }
     let [first, second] = &changes[..] else { anyhow::bail!("{changes:?}") };
     let resources = first.values().sum();
     ensure!(*second == BTreeMap::from([("same".to_owned(), resources)]), "the runs changed {changes:?}");

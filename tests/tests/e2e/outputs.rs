@@ -55,6 +55,7 @@ async fn outputs_are_written_to_named_objects_that_live_with_the_stack() -> Resu
     )
     .await?;
     team.ready_after("app", 1).await?;
+    team.complete("app").await?;
     let login = pairs(&[("PASSWORD", "canary-outputs-5b2e"), ("URL", "https://app")]);
     assert_eq!(secret(&team, "login").await?, login);
     assert_eq!(secret(&team, "dropped").await?.len(), 3);
@@ -68,6 +69,7 @@ async fn outputs_are_written_to_named_objects_that_live_with_the_stack() -> Resu
     apply("[{ kind: Secret, name: login, keys: { URL: url } }]").await?;
     team.wait("app", "to have run its second generation", |stack| is_ready(stack) && stack.metadata.generation == Some(2))
         .await?;
+    team.complete("app").await?;
     assert_eq!(secret(&team, "login").await?, pairs(&[("URL", "https://app")]));
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), &team.name);
     ensure!(secrets.get_opt("dropped").await?.is_none() && maps(&team).get_opt("all").await?.is_none());

@@ -159,7 +159,9 @@ async fn esc_environments_provide_configuration_and_variables() -> Result<()> {
     team.wait("app", "to have the values of ESC", outputs("hello")).await?;
     apply("second").await?;
     team.wait("app", "to be Ready after a second run", outputs("hello")).await?;
+    // The Stack can be Ready before its Update is complete.
     let second = team.updates("app").await?.pop().context("an Update")?;
+    let second = wait(&team, &second.name_any(), "to be complete", Update::is_complete).await?;
     let changes = ours(&second).changes;
     ensure!(changes.keys().eq(["same"]), "{changes:?}");
     let permalink = second.status.and_then(|status| status.permalink).context("a permalink")?;

@@ -28,9 +28,10 @@ async fn capacity(world: &Handle, update: &Update) -> Result<String> {
     Ok(words.context("neither a capacity provider nor a launch type")?.into())
 }
 
-/// The first Update of a Stack.
+/// The first Update of a Stack, when it is complete: a Stack can be Ready just before that.
 async fn first(team: &Namespace<'_>, stack: &str) -> Result<Update> {
-    team.updates(stack).await?.into_iter().next().context("no Update")
+    let name = team.updates(stack).await?.first().context("no Update")?.name_any();
+    wait(team, &name, "to be complete", Update::is_complete).await
 }
 
 fn annotations(capacity: &str) -> String {
@@ -138,7 +139,7 @@ async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()
 
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
-    let next = team.updates("app").await?.remove(1);
+    let next = team.complete("app").await?.remove(1);
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
     // All of it would be four, with the stack itself. Steps in progress at the interruption were
     // completed.

@@ -463,7 +463,7 @@ async fn run_of_300_resources_shows_its_progress() -> Result<()> {
     assert_eq!(ours(&update).summary, Some(format!("{}/{}", progress.done, progress.started)));
     drop(hold);
     team.ready_after("app", 1).await?;
-    let update = team.updates("app").await?.remove(0);
+    let update = team.complete("app").await?.remove(0);
     assert_eq!(ours(&update).summary.as_deref(), Some("+301"), "with the stack itself");
     assert_eq!(ours(&update).progress, None);
 

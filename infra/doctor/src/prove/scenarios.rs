@@ -275,8 +275,10 @@ impl Ground<'_> {
                     ready.entry(name.clone()).or_insert_with(|| at.elapsed().as_secs_f64());
                 }
             }
-            let all = || started.keys().flat_map(|name| snapshot.updates(name)).cloned().collect::<Vec<_>>();
-            Ok((ready.len() == started.len()).then(all))
+            let all: Vec<_> = started.keys().flat_map(|name| snapshot.updates(name)).cloned().collect();
+            // A Stack may be Ready just before its Update is complete.
+            let are_complete = all.iter().all(|update| update["status"]["endTime"].is_string());
+            Ok((ready.len() == started.len() && are_complete).then_some(all))
         })?;
         let tasks = self.tasks(&updates)?;
         let access = self.access.clone();

@@ -4,16 +4,13 @@ use jiff::Timestamp;
 
 use super::{Reconciliation, launch};
 use crate::{
-    ApprovalSettings, EarlyApproval, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation,
-    PlanHash, PlanState, Proposal, Readiness, Revision, RunState, SourceRef, Stack, Why, Wish,
+    ApprovalSettings, Effect, EventReason, EventType, Governance, Guard, LastUpdateState, NewUpdate, Operation, PlanHash,
+    PlanState, Proposal, Readiness, Revision, RunState, SourceRef, Stack, Why, Wish,
     approval::{self, Gate, Until},
     drift,
     governed::Ruling,
     observe, proposal_name,
 };
-
-/// The policy of a cluster, and the Stack that a pull request names, send no event when they change.
-pub(super) const GUARD_SECONDS: i64 = 300;
 
 impl Reconciliation<'_> {
     /// Takes over the state of the current proposal.
@@ -188,7 +185,7 @@ impl Reconciliation<'_> {
     pub(super) fn gate(&mut self, settings: &ApprovalSettings, why: &Why, new: &mut NewUpdate) -> Result<PlanHash, Readiness> {
         if self.snapshot.governance == Governance::Unread && self.stack.status.plan.governed {
             // The reconciler reads what the cluster demands before a run may start; the CLI cannot.
-            self.requeue_by(self.in_seconds(GUARD_SECONDS));
+            self.requeue_by(self.in_seconds(approval::GUARD_SECONDS));
             return Err(self.snapshot.stack.status.readiness.clone().unwrap_or_else(approval::planning));
         }
         if self.stack.status.plan.current.is_some() {
@@ -212,7 +209,7 @@ impl Reconciliation<'_> {
                 let at = match until {
                     Until::Change => None,
                     Until::At(at) => Some(at),
-                    Until::Soon => Some(self.in_seconds(GUARD_SECONDS)),
+                    Until::Soon => Some(self.in_seconds(approval::GUARD_SECONDS)),
                 };
                 if let Some(at) = at {
                     self.requeue_by(at);
@@ -224,22 +221,5 @@ impl Reconciliation<'_> {
                 None => Ok(hash),
             },
         }
-    }
-}
-
-/// Keeps the approval of a plan that only a pull request shows yet, if the cluster checked it.
-pub(super) fn approve_early(stack: &mut Stack, guard: &Guard, now: Timestamp) {
-    let fresh = stack.early_approval().cloned();
-    let takes = stack.takes_early() && *guard == Guard::Intact;
-    let plan = &mut stack.status.plan;
-    let Some(settings) = &stack.approval else { return };
-    plan.early.take_if(|early| settings.approved.as_ref() != Some(&early.hash));
-    // Before anything is decided by it.
-    if let Some(early) = plan.early.take_if(|_| !takes) {
-        plan.spent = Some(early.hash);
-    }
-    let is_checked = plan.takes_early && takes;
-    if let Some((hash, expires)) = fresh.filter(|_| is_checked).zip(now.checked_add(settings.ttl).ok()) {
-        plan.early = Some(EarlyApproval { hash, by: settings.approved_by.clone(), expires });
     }
 }

@@ -3,12 +3,15 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::Stack;
+use driftless_api::{Stack, Update};
 use driftless_tests::scenario::{Namespace, Source, is_ready, output};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::world::{aside, nothing_was_given_up, shared};
+use crate::{
+    updates::wait,
+    world::{aside, nothing_was_given_up, shared},
+};
 
 /// Ten thousand work too, but occupy the processors for a minute.
 const RESOURCES: usize = 3_000;
@@ -103,6 +106,8 @@ async fn names_paths_and_values_are_of_any_alphabet() -> Result<()> {
     }
     // A Secret's keys are ASCII: each output has its own key.
     let update = team.updates("app").await?.pop().context("an Update")?;
+    // The Stack can be Ready before its outputs are stored.
+    let update = wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?;
     let secret = team.secret(&format!("{}-stack-outputs", update.name_any())).await?;
     let kept: BTreeMap<_, _> = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
     let mut values: Vec<_> = kept.values().map(|value| String::from_utf8_lossy(value).into_owned()).collect();
