@@ -1,5 +1,5 @@
-//! The requester of a run, as far as the API server can tell. A client chooses the name of its field
-//! manager, so a name is a hint and no proof.
+//! The requester of a run, as far as the API server can tell. A client chooses the name of its
+//! field manager, so a name is a hint and no proof.
 
 use std::collections::{BTreeMap, BTreeSet};
 
