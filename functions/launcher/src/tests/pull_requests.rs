@@ -111,7 +111,8 @@ fn run_that_waits_for_its_claim_is_abandoned_if_its_stack_names_another() {
         assert_eq!(waits(&world, "u").0, "StackClaimed");
         change(&world, "Stack", name, &more);
         reconcile(&world, &hint("u"));
-        assert_eq!(refused(&world, "u"), "Stack changed while the run waited", "{more}");
+        let why = refused(&world, "u");
+        assert!(why.ends_with("Stack changed while the run waited"), "{more}: {why}");
     }
 }
 
@@ -132,8 +133,7 @@ fn run_whose_consent_is_withdrawn_before_its_task_is_abandoned() {
         change(&world, kind, name, &more);
         reconcile(&world, &hint("u"));
         let why = refused(&world, "u");
-        let expected = ["run was abandoned before its task started: ", "Stack changed while the run waited"];
-        assert!(expected.iter().any(|expected| why.starts_with(expected)), "{more}: {why}");
+        assert!(why.starts_with("run was abandoned before its task started: "), "{more}: {why}");
         assert!(world.live_tasks().is_empty());
     }
 }
